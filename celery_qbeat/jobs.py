@@ -1,0 +1,336 @@
+"""The nouns: a job, its state, its runs; and how a row becomes a job or a reason why not."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from celery_qbeat.errors import JobError, ScheduleError
+from celery_qbeat.schedules import Schedule, parse
+
+CODE_PREFIX = "code:"
+"""Ids of entries of `app.conf.beat_schedule` start with this; rows may not."""
+
+MAX_PAYLOAD = 64 * 1024
+"""The most that `args` and `kwargs` of a row may hold together, in bytes of UTF-8 JSON."""
+
+DEFAULT_MAX_RUN_US = 3_600_000_000
+
+
+class Verdict(StrEnum):
+    """What became of a slot. `CLAIMED` is the only one that is never the end of a story."""
+
+    CLAIMED = "claimed"
+    SENT = "sent"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+    UNKNOWN_TASK = "unknown task"
+    IGNORED = "ignored"
+    LOST = "lost"
+    SKIPPED = "skipped"
+    MISSED = "missed"
+    REFUSED = "refused"
+    IN_DOUBT = "in doubt"
+
+
+IN_FLIGHT = frozenset({Verdict.CLAIMED, Verdict.SENT})
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """An app scope, a row of `qbeat_workers`. Empty tuples mean: not narrowed."""
+
+    name: str = ""
+    enabled: bool = True
+    queue: str = ""
+    queues: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A usable definition. `args` and `kwargs` stay JSON text until a run is dispatched."""
+
+    id: str
+    fn: str
+    schedule: Schedule
+    plan_key: str
+    spec: str = ""
+    scope: Worker = Worker()
+    args: str = "[]"
+    kwargs: str = "{}"
+    enabled: bool = True
+    start_us: int | None = None
+    end_us: int | None = None
+    overlap: str = "skip"
+    catch_up: str = "once"
+    grace_us: int | None = None
+    on_doubt: str = "drop"
+    max_run_us: int = DEFAULT_MAX_RUN_US
+    queue: str | None = None
+    priority: int | None = None
+    expires_s: int | None = None
+    rev: int | None = None
+    options: Mapping[str, Any] | None = None
+
+    @property
+    def from_code(self) -> bool:
+        """An entry of `app.conf.beat_schedule`: trusted, and without a row or a rev."""
+        return self.rev is None
+
+    @property
+    def paused(self) -> bool:
+        return not (self.enabled and self.scope.enabled)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the machine remembers of a job: its row of `qbeat_state`."""
+
+    job_id: str
+    first_seen_us: int
+    next_run_us: int | None = None
+    last_run_us: int | None = None
+    last_slot_us: int | None = None
+    last_succeeded_us: int | None = None
+    late_after_us: int | None = None
+    plan_key: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One slot of one job with its verdict. `collapsed` counts the older due slots it stands for."""
+
+    job_id: str
+    slot_us: int
+    task_id: str
+    verdict: Verdict
+    late_us: int = 0
+    collapsed: int = 0
+    detail: str = ""
+    lease_until_us: int | None = None
+
+
+def task_id(instance: str, job_id: str, slot_us: int) -> str:
+    """The broker's task id of a slot: the same on every beat, for ever."""
+    return str(uuid.uuid5(uuid.UUID(instance), f"{job_id}@{slot_us}"))
+
+
+def run_token(instance: str, task: str) -> str:
+    """A secret of a run, known to those who can read `qbeat_meta` and to the messages of the run itself."""
+    return blake2b(task.encode(), key=instance.encode(), digest_size=12).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """What the settings say about rows."""
+
+    min_interval_us: int = 1_000_000
+    cron: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A row as understood: a job, or a problem, or both (a reserved job is stored and shown, but never due)."""
+
+    id: str
+    job: Job | None
+    problem: str = ""
+
+
+CRON_RESERVED = "cron is reserved: set qbeat_cron = True in the Celery configuration to run cron rows"
+
+
+def _blank_is_none(value: Any) -> Any:
+    return None if value == "" else value
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, bytes):
+        raise ValueError("must be text, not bytes")
+    return value
+
+
+def _yes(value: Any) -> Any:
+    if isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    raise ValueError("must be true or false (1 or 0)")
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+Whole = Annotated[int, Field(strict=True)]
+Instant = Annotated[Whole, Field(ge=-62_135_596_800_000_000, le=253_402_300_799_999_999)]
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    id: Annotated[Text, Field(min_length=1, max_length=191)]
+    fn: Annotated[Text, Field(min_length=1, max_length=255)]
+    schedule_kind: Text
+    schedule: Text
+    worker: Text = ""
+    args: Text = "[]"
+    kwargs: Text = "{}"
+    enabled: Annotated[bool, BeforeValidator(_yes)] = True
+    timezone: Text = "UTC"
+    days_only: Text = ""
+    days_skip: Text = ""
+    dates_skip: Text = ""
+    start_us: Instant | None = None
+    end_us: Instant | None = None
+    overlap: Literal["skip", "allow"] = "skip"
+    catch_up: Literal["once", "skip", "all"] = "once"
+    grace_seconds: Annotated[Whole, Field(ge=0, le=10**10)] | None = None
+    on_doubt: Literal["drop", "resend"] = "drop"
+    max_run_seconds: Annotated[Whole, Field(ge=1, le=10**10)] = 3600
+    queue: Annotated[Text | None, BeforeValidator(_blank_is_none)] = None
+    priority: Annotated[Whole, Field(ge=0, le=255)] | None = None
+    expires_seconds: Annotated[Whole, Field(ge=1, le=10**10)] | None = None
+    rev: Whole = 0
+
+
+def read_row(row: Mapping[str, Any], rules: RowRules, workers: Mapping[str, Worker]) -> Reading:
+    """The job that a row of `qbeat_jobs` defines, or the reason why it cannot run; never raises for bad content.
+
+    `row` maps the columns to what the database holds; JSON columns as text.
+    """
+    row_id = row.get("id")
+    name = row_id if isinstance(row_id, str) else repr(row_id)
+    try:
+        model = _Row.model_validate(row)
+        return _reading(model, rules, workers)
+    except ValidationError as error:
+        return Reading(name, None, _first_error(error))
+    except (JobError, ScheduleError) as error:
+        return Reading(name, None, str(error))
+
+
+def _reading(row: _Row, rules: RowRules, workers: Mapping[str, Worker]) -> Reading:
+    _check_id(row.id)
+    check_payload(row.args, row.kwargs)
+    if row.worker not in workers and row.worker != "":
+        raise JobError(f"worker: {row.worker!r} is not a row of qbeat_workers", field="worker")
+    if row.start_us is not None and row.end_us is not None and row.end_us < row.start_us:
+        raise JobError("end_us: lies before start_us", field="end_us")
+    schedule = parse(
+        row.schedule_kind,
+        row.schedule,
+        timezone=row.timezone,
+        days_only=row.days_only,
+        days_skip=row.days_skip,
+        dates_skip=row.dates_skip,
+        min_interval_us=rules.min_interval_us,
+    )
+    spec = _spec(row, rules)
+    job = Job(
+        id=row.id,
+        fn=row.fn,
+        schedule=schedule,
+        plan_key=fingerprint(spec),
+        spec=spec,
+        scope=workers.get(row.worker, Worker()),
+        args=row.args,
+        kwargs=row.kwargs,
+        enabled=row.enabled,
+        start_us=row.start_us,
+        end_us=row.end_us,
+        overlap=row.overlap,
+        catch_up=row.catch_up,
+        grace_us=None if row.grace_seconds is None else row.grace_seconds * 1_000_000,
+        on_doubt=row.on_doubt,
+        max_run_us=row.max_run_seconds * 1_000_000,
+        queue=row.queue,
+        priority=row.priority,
+        expires_s=row.expires_seconds,
+        rev=row.rev,
+    )
+    reserved = row.schedule_kind == "cron" and not rules.cron
+    return Reading(row.id, job, CRON_RESERVED if reserved else "")
+
+
+def _check_id(job_id: str) -> None:
+    if job_id.startswith(CODE_PREFIX):
+        raise JobError(f"id: {job_id!r} starts with {CODE_PREFIX!r}, which is kept for entries of beat_schedule", field="id")
+    if not job_id.isprintable():
+        raise JobError(f"id: {job_id!r} has a character that cannot be printed; choose one like 'shop.cleanup.hourly'", field="id")
+
+
+def check_payload(args: str, kwargs: str) -> None:
+    """Raise JobError unless `args` is a JSON list, `kwargs` a JSON object, and both together small enough."""
+    if args == "[]" and kwargs == "{}":
+        return
+    size = len(args.encode(errors="surrogatepass")) + len(kwargs.encode(errors="surrogatepass"))
+    if size > MAX_PAYLOAD:
+        raise JobError(
+            f"args: args and kwargs take {size:,} bytes together; at most {MAX_PAYLOAD:,} are allowed", field="args"
+        )
+    _json("args", args, list, '[1, "two"]')
+    _json("kwargs", kwargs, dict, '{"name": "value"}')
+
+
+def _json(field: str, text: str, wanted: type, example: str) -> None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise JobError(f"{field}: {_short(text)} is not JSON ({reason}); write it like {example}", field=field) from None
+    if not isinstance(value, wanted):
+        kind = "list" if wanted is list else "object"
+        raise JobError(f"{field}: {_short(text)} is not a JSON {kind}; write it like {example}", field=field)
+
+
+def _short(text: str, most: int = 60) -> str:
+    return repr(text if len(text) <= most else text[:most] + "...")
+
+
+def _spec(row: _Row, rules: RowRules) -> str:
+    floor = rules.min_interval_us if row.schedule_kind == "interval" else 0
+    return json.dumps(
+        [
+            row.schedule_kind,
+            row.schedule,
+            row.timezone,
+            row.days_only,
+            row.days_skip,
+            row.dates_skip,
+            row.start_us,
+            row.end_us,
+            floor,
+        ],
+        separators=(",", ":"),
+    )
+
+
+def fingerprint(spec: str) -> str:
+    """Equal for equal schedules: by it a later beat knows whether a slot was planned from this definition."""
+    return blake2b(spec.encode(errors="surrogatepass"), digest_size=12).hexdigest()
+
+
+def _first_error(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    field = str(first["loc"][0])
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    return f"{field}: {_short(str(first['input']))}: {message}"
+
+
+def read_worker(row: Mapping[str, Any]) -> Worker:
+    """A row of `qbeat_workers`; lists are separated by commas or white space."""
+    return Worker(
+        name=str(row["name"]),
+        enabled=bool(row["enabled"]),
+        queue=str(row.get("queue") or ""),
+        queues=tuple(str(row.get("queues") or "").replace(",", " ").split()),
+        functions=tuple(str(row.get("functions") or "").replace(",", " ").split()),
+    )

@@ -1,0 +1,299 @@
+"""What the engine needs of the world: protocols and the values that cross them.
+
+Times are integer microseconds since the epoch, UTC, and are always arguments: nothing behind a port asks a
+clock, except a gate, which asks for monotonic seconds. Every method may raise `Unavailable` (nothing was done);
+those that write may raise `Doubt` (the server went away in the middle) and `Fenced` (a newer epoch exists).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from celery_qbeat.jobs import Job, Run, State, Verdict, Worker
+
+FOREVER = float("inf")
+
+Row = Mapping[str, Any]
+"""A row of `qbeat_jobs`: column to value, JSON columns as text."""
+
+
+class Clock(Protocol):
+    def now_us(self) -> int:
+        """Wall-clock time in microseconds since the epoch, UTC."""
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never steps."""
+
+
+# ---------------------------------------------------------------- gate
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to try. `term` changes with every new acquisition, `trusted_until` is monotonic seconds."""
+
+    term: str
+    trusted_until: float = FOREVER
+
+
+class Gate(Protocol):
+    """Decides who tries to dispatch. It never decides who may: that is the epoch's and the ledger's part."""
+
+    def hold(self) -> Lease | None:
+        """Acquire or renew; None when another holds it or the server is away. Never raises for a lost lock."""
+
+    def yield_(self) -> None:
+        """Give the lock back because a newer epoch exists, and do not take it again before another had it."""
+
+    def release(self) -> None:
+        """Give the lock back at the end, if it is still one's own. Never raises."""
+
+    def describe(self) -> str:
+        """For the log: the kind of gate and where it is, without a password."""
+
+
+# ---------------------------------------------------------------- store
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A part of a full load: rows with their states, and the states of ids that have no row (code entries, deleted rows)."""
+
+    rows: Sequence[tuple[Row, State | None]] = ()
+    orphans: Sequence[State] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the feed brought since the last call. `reload`: everything may have changed; the rest is then empty.
+
+    `rows`: id -> the row as it is now with its state, or None where it is gone. `workers`: all scopes, when any changed
+    (`rows` then also has the rows of the changed scopes). `asked`: somebody asked for a run by hand.
+    """
+
+    reload: bool = False
+    rows: Mapping[str, tuple[Row, State | None] | None] = field(default_factory=dict)
+    workers: Mapping[str, Worker] | None = None
+    asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A state row as it shall be. A new row gets `first_seen_us`; `spec` is added to the history when `record` is set.
+
+    `spec` None in the history means: from then on the job did not run (disabled, bad, gone).
+    """
+
+    job_id: str
+    first_seen_us: int
+    next_run_us: int | None
+    plan_key: str
+    problem: str = ""
+    late_after_us: int | None = None
+    spec: str | None = None
+    record: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Slots of one job, decided together: `runs` oldest first, any verdict; those `CLAIMED` are to be sent.
+
+    Wins only if the state's next_run_us is still `expected_us`, and (unless `rev` is None, a code entry) the row
+    still has this `rev` and is enabled. Then next_run_us becomes `next_us`. `expected_us` None: a run by hand, which
+    leaves the plan alone.
+    """
+
+    job_id: str
+    rev: int | None
+    expected_us: int | None
+    next_us: int | None
+    runs: tuple[Run, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Runs that surely were not sent go back: their ledger rows vanish, next_run_us returns to `back_to_us`.
+
+    Holds only if next_run_us is still `from_next_us`; last_run_us becomes `last_run_us` again. `back_to_us` None: a
+    run by hand, the plan stays.
+    """
+
+    job_id: str
+    task_ids: tuple[str, ...]
+    back_to_us: int | None
+    from_next_us: int | None
+    last_run_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What is known of a run's end. `late_after_us`: when the job counts as late if nothing succeeds after this."""
+
+    task_id: str
+    verdict: Verdict
+    detail: str = ""
+    late_after_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A run in the ledger without an end. `epoch`: of the beat that claimed it; `sent_us` None: claimed, perhaps sent."""
+
+    task_id: str
+    job_id: str
+    slot_us: int
+    lease_until_us: int
+    batch_id: int | None = None
+    epoch: int = 0
+    claimed_us: int = 0
+    sent_us: int | None = None
+    by_hand: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Somebody asked for a run by hand; its slot is `asked_us`."""
+
+    id: int
+    job_id: str
+    asked_us: int
+    asked_by: str = ""
+
+
+class Store(Protocol):
+    """The database. One writer at a time uses it, under its epoch; a batch id is `epoch << 20 | n`, made by the writer."""
+
+    def open(self) -> None:
+        """Connect and check: tables there, schema version right, triggers alive. Raises SchemaError with what to do."""
+
+    def close(self) -> None:
+        """Give connections back. Never raises."""
+
+    def describe(self) -> str:
+        """For the log: the database URL with its password hidden."""
+
+    @property
+    def instance(self) -> str:
+        """The UUID of this set of tables, made at their creation."""
+
+    def take_epoch(self, holder: str, now_us: int) -> int:
+        """Become the writer: every claim under an older epoch fails from now on. The new epoch is the last one + 1 at least."""
+
+    def beat(self, epoch: int, now_us: int) -> None:
+        """Note that this writer lives. Raises Fenced."""
+
+    def workers(self) -> Mapping[str, Worker]:
+        """All scopes by name."""
+
+    def load(self) -> Iterator[Loaded]:
+        """Everything, in parts; the feed's cursor is taken before the first, so that no change falls between."""
+
+    def changes(self) -> Changes:
+        """What committed since the last call (or load); exact, whatever order transactions commit in."""
+
+    def states(self, job_ids: Sequence[str]) -> Mapping[str, State]:
+        """The states as they are now."""
+
+    def plan(self, epoch: int, plans: Sequence[Plan], now_us: int) -> None:
+        """Write states and history, in one transaction."""
+
+    def forget(self, epoch: int, job_ids: Sequence[str], now_us: int) -> None:
+        """Drop the states of jobs that are gone, and note their end in the history. The ledger stays."""
+
+    def claim(self, epoch: int, batch_id: int, claims: Sequence[Claim], now_us: int) -> frozenset[str]:
+        """One transaction, all databases fenced: the ids of the claims that were LOST (states, ledger untouched or moved on).
+
+        A slot that the ledger already has is lost too, but its plan moves on to `next_us`. A batch row is written
+        (open, `sent_us` NULL) when a `CLAIMED` run was won.
+        """
+
+    def sent(self, epoch: int, batch_id: int, task_ids: Sequence[str], now_us: int, *, closes: bool) -> None:
+        """Mark these runs sent; `closes`: nothing of the batch is left to send."""
+
+    def release(self, epoch: int, batch_id: int, releases: Sequence[Release]) -> None:
+        """Undo claims that surely were not sent."""
+
+    def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Sequence[str]:
+        """Write ends; the task ids that changed. The first end stands; only a failure may correct a success."""
+
+    def flights(self) -> Iterator[Sequence[Flight]]:
+        """All runs without an end, in parts."""
+
+    def close_batches(self, epoch: int, now_us: int) -> None:
+        """Close the open batches of older epochs, after each of their runs was settled."""
+
+    def requests(self) -> Sequence[Request]:
+        """Runs asked for by hand and not yet answered, oldest first."""
+
+    def answer(self, epoch: int, request_ids: Sequence[int]) -> None:
+        """These requests are dealt with."""
+
+    def drift(self) -> bool:
+        """Whether the table differs from what was read (count and sum of rev): True asks for a reload. Cheap, not free."""
+
+    def prune(self, before_us: Mapping[Verdict, int], now_us: int) -> Iterator[int]:
+        """Delete old ledger, history and change rows, a short transaction for each step; yields how many went."""
+
+
+# ---------------------------------------------------------------- dispatcher
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """A claimed run and its job, on the way to a broker."""
+
+    job: Job
+    run: Run
+    by_hand: bool = False
+
+
+class Fate(Enum):
+    """What happened to a shipment: only `NOT_SENT` may be sent again without harm."""
+
+    SENT = "sent"
+    NOT_SENT = "not sent"
+    DOUBT = "doubt"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    task_id: str
+    fate: Fate
+    detail: str = ""
+
+
+class Dispatcher(Protocol):
+    """Publishes. It never raises for one bad payload and never sends anything twice."""
+
+    def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
+        """One receipt for each shipment, in order. Stops publishing at the first lost connection or when `trusted()`
+        turns false; what follows is `NOT_SENT`. `BAD`: this payload cannot be published at all."""
+
+    def close(self) -> None:
+        """Give connections back. Never raises."""
+
+    def describe(self) -> str:
+        """For the log: the broker's URL with its password hidden."""
+
+
+class Completions(Protocol):
+    """Where the ends of runs come from. Only the writer calls it."""
+
+    def take(self, budget_s: float) -> Sequence[End]:
+        """Ends that arrived, within about `budget_s` seconds. Empty when the broker is away (it says so once)."""
+
+    def ack(self) -> None:
+        """All that `take` gave is safe in the database."""
+
+    def look_up(self, flights: Sequence[Flight]) -> Sequence[End]:
+        """Ask about runs that have been silent (result backend): the ends that are known there."""
+
+    def still_running(self, task_ids: Sequence[str]) -> frozenset[str]:
+        """Those of which a worker says right now that it has them. Absence proves nothing. Takes about a second."""
+
+    def close(self) -> None:
+        """Give connections back. Never raises."""

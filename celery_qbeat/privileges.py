@@ -1,0 +1,77 @@
+"""What a row may run: nothing, unless it is registered and not privileged.
+
+Names are compared exactly, code point for code point: no case folding, no trimming, no normalisation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from celery_qbeat.jobs import Job, Worker
+
+NAMESPACES = ("celery.", "auth.", "db.", "system.")
+"""Tasks in these namespaces are privileged; the setting `qbeat_privileged` adds more."""
+
+RUN_OTHER_TASKS = frozenset(
+    f"celery.{name}" for name in ("map", "starmap", "chunks", "group", "chord", "chord_unlock", "chain", "accumulate")
+)
+"""Built-in tasks that run whatever their arguments name (seen on Celery 5.3 to 5.7): never, whoever lists them."""
+
+BUILTIN_PRUNE = "_builtin.prune"
+
+TRUSTED = frozenset({(BUILTIN_PRUNE, BUILTIN_PRUNE)})
+"""The (id, fn) pairs of the rows that the scheduler seeds itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Privileges:
+    """The gate's rules, read once at start.
+
+    `registered`: names in `app.tasks`; `functions`: the setting `qbeat_functions`, exact names of tasks that the
+    beat cannot import, also the way to allow single names of a privileged namespace; `namespaces` end with a dot;
+    `denied` always wins; `queues`: where a row may send besides the default.
+    """
+
+    registered: frozenset[str] = frozenset()
+    functions: frozenset[str] = frozenset()
+    namespaces: tuple[str, ...] = NAMESPACES
+    denied: frozenset[str] = frozenset()
+    queues: frozenset[str] = frozenset()
+    trusted: frozenset[tuple[str, str]] = TRUSTED
+
+    def refusal(self, job: Job) -> str:
+        """Why `job` may not run; empty when it may."""
+        if job.from_code or (job.id, job.fn) in self.trusted:
+            return ""
+        return self.refused_name(job.fn, job.scope) or self.refused_queue(job.queue, job.scope)
+
+    def refused_name(self, fn: str, scope: Worker) -> str:
+        if fn in RUN_OTHER_TASKS or fn in self.denied:
+            return f"fn: {fn!r} is privileged: no row may run it"
+        if fn.startswith(self.namespaces) and fn not in self.functions:
+            return f"fn: {fn!r} is privileged: no row may run tasks of this namespace"
+        if fn not in self.registered and fn not in self.functions:
+            return f"fn: {fn!r} is not a registered task; register it in the app or list it in qbeat_functions"
+        if scope.functions and not any(_covers(pattern, fn) for pattern in scope.functions):
+            return f"fn: {fn!r} is outside the functions of worker {scope.name!r}"
+        return ""
+
+    def refused_queue(self, queue: str | None, scope: Worker) -> str:
+        if queue is None or queue == scope.queue:
+            return ""
+        allowed = frozenset(scope.queues) if scope.queues else self.queues
+        if queue in allowed:
+            return ""
+        known = ", ".join(sorted(allowed)) or "none"
+        return f"queue: {queue!r} is not an allowed queue (allowed: {known}); list it in qbeat_queues or the worker's queues"
+
+    def may_run(self) -> list[str]:
+        """The names that some row could run, sorted: what a form offers."""
+        names = self.registered | self.functions
+        return sorted(name for name in names if not self.refused_name(name, Worker()))
+
+
+def _covers(pattern: str, fn: str) -> bool:
+    if pattern.endswith(".*"):
+        return fn.startswith(pattern[:-1])
+    return fn == pattern
