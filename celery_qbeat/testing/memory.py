@@ -1,0 +1,411 @@
+"""A store without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from inspect import isgeneratorfunction
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
+
+from celery_qbeat.errors import Fenced, QbeatError, Unavailable
+from celery_qbeat.jobs import DEFAULT_MAX_RUN_US, IN_FLIGHT, Run, State, Verdict, Worker, read_worker
+from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row
+from celery_qbeat.testing.database import INSTANCE, Batch, Database, Edits, Entry, Extra
+
+CHUNK = 2_000
+FAILURES = frozenset({Verdict.FAILED, Verdict.REVOKED, Verdict.EXPIRED, Verdict.UNKNOWN_TASK, Verdict.LOST})
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S", bound="MemoryStore")
+
+
+def _call(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """A call of the server: one at a time, and it may be made to fail before or after its work is done."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.database.lock:
+            self._fail(name, "before")
+            result = method(self, *args, **kwargs)
+            self._fail(name, "after")
+            return result
+
+    @wraps(method)
+    def parts(self: S, *args: P.args, **kwargs: P.kwargs) -> Any:
+        self._fail(name, "before")
+        yield from method(self, *args, **kwargs)  # type: ignore[misc]
+        self._fail(name, "after")
+
+    return cast("Callable[Concatenate[S, P], R]", parts if isgeneratorfunction(method) else call)
+
+
+class MemoryStore(Edits):
+    """A `Store` in memory, with the means to edit it as people edit tables, to look at it, and to make it fail.
+
+    `session()` gives another store over the same database, as a second beat would have it.
+    """
+
+    def __init__(self, database: Database | None = None, *, instance: str = INSTANCE) -> None:
+        super().__init__(database or Database(instance=instance))
+        self._faults: dict[tuple[str, str], list[QbeatError | type[QbeatError]]] = {}
+        self._cursor: int | None = None
+        self._known: dict[str, int] = {}
+
+    def session(self) -> MemoryStore:
+        return MemoryStore(self.database)
+
+    def fail_next(
+        self,
+        method: str,
+        when: Literal["before", "after"] = "before",
+        error: QbeatError | type[QbeatError] = Unavailable,
+    ) -> None:
+        """Make this session's next call of `method` raise; `after`: the work was done, but the caller is not told."""
+        if method not in vars(MemoryStore):
+            raise ValueError(f"a store has no method {method!r}")
+        self._faults.setdefault((method, when), []).append(error)
+
+    @property
+    def down(self) -> bool:
+        """The server is away, for every session."""
+        return self.database.down
+
+    @down.setter
+    def down(self, value: bool) -> None:
+        self.database.down = value
+
+    def _fail(self, method: str, when: str) -> None:
+        if self.database.down and method != "close":
+            raise Unavailable("the database is down")
+        waiting = self._faults.get((method, when))
+        if waiting:
+            raise waiting.pop(0)
+
+    # ------------------------------------------------------------ the port
+
+    @_call
+    def open(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._cursor = None
+
+    def describe(self) -> str:
+        return "memory"
+
+    @property
+    def instance(self) -> str:
+        return self.database.instance
+
+    @_call
+    def take_epoch(self, holder: str, now_us: int) -> int:
+        base = self.database
+        base.epoch = max(base.epoch, max((b.epoch for b in base.batches.values()), default=0)) + 1
+        base.holder, base.seen_us = holder, now_us
+        return base.epoch
+
+    @_call
+    def beat(self, epoch: int, now_us: int) -> None:
+        self._fence(epoch)
+        self.database.seen_us = now_us
+
+    def _fence(self, epoch: int) -> None:
+        if epoch != self.database.epoch:
+            raise Fenced(f"epoch {self.database.epoch} was taken by {self.database.holder}")
+
+    @_call
+    def workers(self) -> Mapping[str, Worker]:
+        return {name: read_worker({**row, "name": name}) for name, row in self.database.workers.items()}
+
+    @_call
+    def load(self) -> Iterator[Loaded]:
+        base = self.database
+        self._cursor, self._known = len(base.log), {}
+        try:
+            ids = sorted(base.jobs)
+            for start in range(0, len(ids), CHUNK):
+                with base.lock:
+                    rows = [self._row(job_id) for job_id in ids[start : start + CHUNK] if job_id in base.jobs]
+                yield Loaded(rows=rows)
+            with base.lock:
+                orphans = [state for job_id, state in sorted(base.state.items()) if job_id not in base.jobs]
+            if orphans:
+                yield Loaded(orphans=orphans)
+        except BaseException:
+            self._cursor = None
+            raise
+
+    def _row(self, job_id: str) -> tuple[Row, State | None]:
+        row = self.database.jobs[job_id]
+        self._known[job_id] = row["rev"]
+        return dict(row), self.database.state.get(job_id)
+
+    @_call
+    def changes(self) -> Changes:
+        base = self.database
+        if self._cursor is None:
+            return Changes(reload=True)
+        entries, self._cursor = base.log[self._cursor :], len(base.log)
+        if any(op == "T" for op, _ in entries):
+            return Changes(reload=True)
+        scopes = {name for op, name in entries if op == "W"}
+        touched = {job_id: None for op, job_id in entries if op in "IUD" and job_id is not None}
+        touched |= {job_id: None for job_id, row in base.jobs.items() if row["worker"] in scopes}
+        for job_id in touched:
+            self._known.pop(job_id, None)
+        return Changes(
+            rows={job_id: self._row(job_id) if job_id in base.jobs else None for job_id in touched},
+            workers=self.workers() if scopes else None,
+            asked=any(op == "R" for op, _ in entries),
+        )
+
+    @_call
+    def states(self, job_ids: Sequence[str]) -> Mapping[str, State]:
+        return {job_id: self.database.state[job_id] for job_id in job_ids if job_id in self.database.state}
+
+    @_call
+    def plan(self, epoch: int, plans: Sequence[Plan], now_us: int) -> None:
+        self._fence(epoch)
+        base = self.database
+        for plan in plans:
+            old = base.state.get(plan.job_id) or State(plan.job_id, plan.first_seen_us)
+            base.state[plan.job_id] = replace(
+                old,
+                next_run_us=plan.next_run_us,
+                plan_key=plan.plan_key,
+                problem=plan.problem,
+                late_after_us=plan.late_after_us,
+            )
+            base.extra.setdefault(plan.job_id, Extra())
+            if plan.record:
+                base.history.append((plan.job_id, now_us, plan.spec))
+
+    @_call
+    def forget(self, epoch: int, job_ids: Sequence[str], now_us: int) -> None:
+        self._fence(epoch)
+        for job_id in job_ids:
+            if self.database.state.pop(job_id, None) is not None:
+                self.database.extra.pop(job_id)
+                self.database.history.append((job_id, now_us, None))
+
+    @_call
+    def claim(self, epoch: int, batch_id: int, claims: Sequence[Claim], now_us: int) -> frozenset[str]:
+        self._fence(epoch)
+        lost: set[str] = set()
+        sendable = 0
+        for claim in claims:
+            if not self._may(claim):
+                lost.add(claim.job_id)
+                continue
+            new = [run for run in claim.runs if (run.slot_us, run.job_id) not in self.database.by_slot]
+            won = [run for run in new if run.verdict is Verdict.CLAIMED]
+            wanted = [run.task_id for run in claim.runs if run.verdict is Verdict.CLAIMED]
+            lost |= set(wanted) - {run.task_id for run in won}
+            if wanted and not won:
+                lost.add(claim.job_id)
+            for run in new:
+                self._enter(run, epoch, batch_id, now_us, by_hand=claim.expected_us is None)
+            self._moved(claim, new, len(won), epoch, now_us)
+            sendable += len(won)
+        if sendable:
+            self.database.batches[batch_id] = Batch(epoch, now_us, sendable)
+        return frozenset(lost)
+
+    def _may(self, claim: Claim) -> bool:
+        base = self.database
+        row, state = base.jobs.get(claim.job_id), base.state.get(claim.job_id)
+        if claim.expected_us is None:
+            return claim.rev is None or row is not None
+        if claim.rev is not None and (row is None or row["rev"] != claim.rev or not row["enabled"]):
+            return False
+        return state is not None and state.next_run_us == claim.expected_us
+
+    def _enter(self, run: Run, epoch: int, batch_id: int, now_us: int, *, by_hand: bool) -> None:
+        open_ = run.verdict in IN_FLIGHT
+        lease = run.lease_until_us if run.lease_until_us is not None else now_us + DEFAULT_MAX_RUN_US
+        entry = Entry(
+            job_id=run.job_id,
+            slot_us=run.slot_us,
+            task_id=run.task_id,
+            verdict=run.verdict,
+            claimed_us=now_us,
+            batch_id=batch_id if open_ else None,
+            epoch=epoch,
+            late_us=run.late_us,
+            collapsed=run.collapsed,
+            detail=run.detail,
+            by_hand=by_hand,
+            finished_us=None if open_ else now_us,
+            lease_until_us=lease if open_ else None,
+        )
+        self.database.ledger.append(entry)
+        self.database.by_task[run.task_id] = entry
+        self.database.by_slot[run.slot_us, run.job_id] = entry
+
+    def _moved(self, claim: Claim, new: Sequence[Run], won: int, epoch: int, now_us: int) -> None:
+        state = self.database.state.get(claim.job_id)
+        if state is None:
+            return
+        extra = self.database.extra[claim.job_id]
+        if won:
+            state = replace(state, last_run_us=now_us)
+            extra.runs += won
+        if claim.expected_us is not None:
+            newest = max((run.slot_us for run in claim.runs), default=state.last_slot_us)
+            state = replace(state, next_run_us=claim.next_us, last_slot_us=newest)
+            extra.claim_epoch = epoch
+        if new:
+            extra.last_verdict = new[-1].verdict
+        self.database.state[claim.job_id] = state
+
+    @_call
+    def sent(self, epoch: int, batch_id: int, task_ids: Sequence[str], now_us: int, *, closes: bool) -> None:
+        self._fence(epoch)
+        for task_id in task_ids:
+            entry = self.database.by_task.get(task_id)
+            if entry is None or entry.batch_id != batch_id:
+                continue
+            entry.sent_us = now_us
+            if entry.verdict is Verdict.CLAIMED:
+                entry.verdict = Verdict.SENT
+                extra = self.database.extra.get(entry.job_id)
+                if extra is not None and extra.last_verdict == Verdict.CLAIMED:
+                    extra.last_verdict = Verdict.SENT
+        batch = self.database.batches.get(batch_id)
+        if closes and batch is not None and batch.sent_us is None:
+            batch.sent_us = now_us
+
+    @_call
+    def release(self, epoch: int, batch_id: int, releases: Sequence[Release]) -> None:
+        self._fence(epoch)
+        for release in releases:
+            state = self.database.state.get(release.job_id)
+            by_hand = release.back_to_us is None
+            if not by_hand and (state is None or state.next_run_us != release.from_next_us):
+                continue
+            gone = [
+                entry
+                for task_id in release.task_ids
+                if (entry := self.database.by_task.get(task_id)) is not None
+                and entry.batch_id == batch_id
+                and entry.verdict is Verdict.CLAIMED
+            ]
+            self._remove(gone)
+            if state is not None and gone:
+                self._back(state, release, len(gone))
+        if batch_id in self.database.batches:
+            left = sum(entry.batch_id == batch_id for entry in self.database.ledger)
+            if left:
+                self.database.batches[batch_id].n = left
+            else:
+                del self.database.batches[batch_id]
+
+    def _remove(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            del self.database.by_task[entry.task_id]
+            del self.database.by_slot[entry.slot_us, entry.job_id]
+        dead = {entry.task_id for entry in entries}
+        self.database.ledger[:] = [entry for entry in self.database.ledger if entry.task_id not in dead]
+
+    def _back(self, state: State, release: Release, n: int) -> None:
+        left = [entry for entry in self.database.ledger if entry.job_id == state.job_id]
+        left.sort(key=lambda entry: entry.slot_us)
+        state = replace(state, last_run_us=release.last_run_us)
+        if release.back_to_us is not None:
+            slot = max((entry.slot_us for entry in left if not entry.by_hand), default=None)
+            state = replace(state, next_run_us=release.back_to_us, last_slot_us=slot)
+        extra = self.database.extra[state.job_id]
+        extra.runs -= n
+        extra.last_verdict = left[-1].verdict if left else ""
+        self.database.state[state.job_id] = state
+
+    @_call
+    def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Sequence[str]:
+        self._fence(epoch)
+        changed = []
+        for end in ends:
+            entry = self.database.by_task.get(end.task_id)
+            if entry is None or end.verdict in IN_FLIGHT or not _may_end(entry.verdict, end.verdict):
+                continue
+            entry.verdict, entry.detail = end.verdict, end.detail or entry.detail
+            entry.finished_us, entry.lease_until_us = now_us, None
+            changed.append(end.task_id)
+            self._ended(entry, end, now_us)
+        return changed
+
+    def _ended(self, entry: Entry, end: End, now_us: int) -> None:
+        state = self.database.state.get(entry.job_id)
+        if state is None:
+            return
+        extra = self.database.extra[entry.job_id]
+        extra.last_verdict = end.verdict
+        extra.last_finished_us = now_us
+        if end.verdict is Verdict.SUCCEEDED:
+            extra.failures_in_a_row, extra.last_error = 0, ""
+            state = replace(state, last_succeeded_us=now_us, late_after_us=end.late_after_us)
+        elif end.verdict in FAILURES:
+            extra.failures_in_a_row += 1
+            extra.last_error = end.detail or end.verdict.value
+        self.database.state[entry.job_id] = state
+
+    @_call
+    def flights(self) -> Iterator[Sequence[Flight]]:
+        with self.database.lock:
+            found = [_flight(entry) for entry in self.database.ledger if entry.verdict in IN_FLIGHT]
+        for start in range(0, len(found), CHUNK):
+            yield found[start : start + CHUNK]
+
+    @_call
+    def close_batches(self, epoch: int, now_us: int) -> None:
+        self._fence(epoch)
+        for batch in self.database.batches.values():
+            if batch.sent_us is None and batch.epoch < epoch:
+                batch.sent_us = now_us
+
+    @_call
+    def requests(self) -> Sequence[Request]:
+        return sorted(self.database.requests.values(), key=lambda request: (request.asked_us, request.id))
+
+    @_call
+    def answer(self, epoch: int, request_ids: Sequence[int]) -> None:
+        self._fence(epoch)
+        for request_id in request_ids:
+            self.database.requests.pop(request_id, None)
+
+    @_call
+    def drift(self) -> bool:
+        if self._cursor != len(self.database.log):
+            return False
+        return self._known != {job_id: row["rev"] for job_id, row in self.database.jobs.items()}
+
+    @_call
+    def prune(self, before_us: Mapping[Verdict, int], now_us: int) -> Iterator[int]:
+        with self.database.lock:
+            old = [
+                entry
+                for entry in self.database.ledger
+                if entry.finished_us is not None and entry.finished_us < before_us.get(entry.verdict, entry.finished_us)
+            ]
+            self._remove(old)
+        yield len(old)
+
+
+def _may_end(old: Verdict, new: Verdict) -> bool:
+    return old in IN_FLIGHT or (old is Verdict.SUCCEEDED and new is Verdict.FAILED)
+
+
+def _flight(entry: Entry) -> Flight:
+    return Flight(
+        task_id=entry.task_id,
+        job_id=entry.job_id,
+        slot_us=entry.slot_us,
+        lease_until_us=entry.lease_until_us or 0,
+        batch_id=entry.batch_id,
+        epoch=entry.epoch,
+        claimed_us=entry.claimed_us,
+        sent_us=entry.sent_us,
+        by_hand=entry.by_hand,
+    )
