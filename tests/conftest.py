@@ -1,0 +1,132 @@
+"""Fixtures for all tests. Servers start when the first test asks for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import pytest
+
+from tests.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, Server, ServerMissing
+
+S = TypeVar("S", bound=Server)
+
+
+def _missing(error: ServerMissing) -> NoReturn:
+    if os.environ.get("QBEAT_TEST_REQUIRE_SERVERS") == "1":
+        pytest.fail(f"QBEAT_TEST_REQUIRE_SERVERS=1, but {error}", pytrace=False)
+    pytest.skip(str(error))
+
+
+def _start(kind: Callable[..., S], *options: Any, **more: Any) -> S:
+    try:
+        server = kind(*options, **more)
+    except ServerMissing as error:
+        if kind in (Redis, PostgreSQL):
+            pytest.fail(f"{error}: install the extra `test`", pytrace=False)
+        _missing(error)
+    return server.start()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[Redis]:
+    """The session's Redis. Not to be stopped, killed or frozen: use `own_redis` for that."""
+    with _start(Redis) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgreSQL]:
+    """The session's PostgreSQL. Not to be stopped, killed or frozen: use `own_postgres` for that."""
+    with _start(PostgreSQL) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDB]:
+    """The session's MariaDB. Not to be stopped, killed or frozen: use `own_mariadb` for that."""
+    with _start(MariaDB) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server() -> Iterator[RabbitMQ]:
+    """The session's RabbitMQ. Not to be stopped, killed or frozen: use `own_rabbitmq` for that."""
+    with _start(RabbitMQ) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: Redis) -> str:
+    """The URL of the session's Redis, emptied."""
+    with redis_server.client() as client:
+        client.flushall()
+    return redis_server.url
+
+
+@pytest.fixture
+def rabbitmq_url(rabbitmq_server: RabbitMQ) -> Iterator[str]:
+    """The URL of a new virtual host of the session's RabbitMQ."""
+    with rabbitmq_server.virtual_host() as url:
+        yield url
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """The URL of a SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'qbeat.sqlite3'}"
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgreSQL) -> Iterator[str]:
+    """The URL of a new empty PostgreSQL database, dropped afterwards."""
+    name = postgres_server.create_database()
+    yield postgres_server.url_of(name)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def mariadb_url(mariadb_server: MariaDB) -> Iterator[str]:
+    """The URL of a new empty MariaDB database, dropped afterwards."""
+    name = mariadb_server.create_database()
+    yield mariadb_server.url_of(name)
+    mariadb_server.drop_database(name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a new empty database, of each kind in turn."""
+    fixture = {"sqlite": "sqlite_url", "postgresql": "postgres_url", "mariadb": "mariadb_url"}[request.param]
+    url: str = request.getfixturevalue(fixture)
+    return url
+
+
+@pytest.fixture
+def own_redis() -> Iterator[Callable[..., Redis]]:
+    """`own_redis(*options)` starts a Redis that the test may freeze and kill; `persist=True` keeps its data."""
+    with ExitStack() as stack:
+        yield lambda *options, **more: stack.enter_context(_start(Redis, *options, **more))
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Callable[..., PostgreSQL]]:
+    """`own_postgres(*settings)` starts a PostgreSQL that the test may freeze and kill."""
+    with ExitStack() as stack:
+        yield lambda *options, **more: stack.enter_context(_start(PostgreSQL, *options, **more))
+
+
+@pytest.fixture
+def own_mariadb() -> Iterator[Callable[..., MariaDB]]:
+    """`own_mariadb(*options)` starts a MariaDB that the test may freeze and kill."""
+    with ExitStack() as stack:
+        yield lambda *options, **more: stack.enter_context(_start(MariaDB, *options, **more))
+
+
+@pytest.fixture
+def own_rabbitmq() -> Iterator[Callable[..., RabbitMQ]]:
+    """`own_rabbitmq(*lines)` starts a RabbitMQ that the test may freeze and kill."""
+    with ExitStack() as stack:
+        yield lambda *options, **more: stack.enter_context(_start(RabbitMQ, *options, **more))

@@ -1,0 +1,19 @@
+"""Real servers for the tests: each with its own port, its own data folder, and an end that comes even when the session crashes."""
+
+from tests.servers.base import Server, ServerBroken, ServerMissing
+from tests.servers.mariadb import MariaDB
+from tests.servers.postgresql import PostgreSQL
+from tests.servers.rabbitmq import RabbitMQ
+from tests.servers.redis import Redis
+from tests.servers.waiting import wait_for
+
+__all__ = [
+    "MariaDB",
+    "PostgreSQL",
+    "RabbitMQ",
+    "Redis",
+    "Server",
+    "ServerBroken",
+    "ServerMissing",
+    "wait_for",
+]
