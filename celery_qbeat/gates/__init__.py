@@ -1,0 +1,8 @@
+"""Who tries to dispatch: one beat alone, or the one that holds a lock in Redis."""
+
+from __future__ import annotations
+
+from celery_qbeat.gates.redis import Beat, Holding, RedisGate
+from celery_qbeat.gates.standalone import StandaloneGate
+
+__all__ = ["Beat", "Holding", "RedisGate", "StandaloneGate"]
