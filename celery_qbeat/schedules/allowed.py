@@ -1,0 +1,40 @@
+"""Instants against the day filters: which ones are on an allowed local day, and where the nearest one is."""
+
+from __future__ import annotations
+
+from celery_qbeat.schedules.days import Days
+from celery_qbeat.schedules.zones import DAY, MAX_US, MIN_US, Zone
+
+
+def allowed_from(zone: Zone, days: Days, us: int) -> int | None:
+    """The first instant not before `us` whose local date is allowed; None beyond the year 9999."""
+    us = max(us, MIN_US)
+    while us <= MAX_US:
+        span = zone.span(us)
+        day = (us + span.offset) // DAY
+        if days.allows(day):
+            return us
+        while not days.allows(day):
+            day += 1
+        us = min(day * DAY - span.offset, span.end)
+    return None
+
+
+def allowed_until(zone: Zone, days: Days, us: int) -> int | None:
+    """The last instant not after `us` whose local date is allowed; None before the year 1."""
+    us = min(us, MAX_US)
+    while us >= MIN_US:
+        span = zone.span(us)
+        day = (us + span.offset) // DAY
+        if days.allows(day):
+            return us
+        while not days.allows(day):
+            day -= 1
+        us = max((day + 1) * DAY - span.offset, span.start) - 1
+    return None
+
+
+def day_end(zone: Zone, us: int) -> int:
+    """The last instant from `us` on that surely shares its local date: before midnight and any change of offset."""
+    span = zone.span(us)
+    return min(((us + span.offset) // DAY + 1) * DAY - span.offset, span.end) - 1
