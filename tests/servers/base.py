@@ -27,6 +27,14 @@ class ServerBroken(AssertionError):
     """The server's program is there but did not start."""
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Whether it runs no more, be it that nobody has yet asked for its exit code (an orphan's is init's to ask for)."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 class Server(ABC):
     """One server on 127.0.0.1. `start`, `stop` and the rest return when it is so; `close` ends it and removes its data.
 
@@ -210,7 +218,7 @@ class Server(ABC):
                 with suppress(psutil.NoSuchProcess):
                     child.send_signal(number)
             if number is signal.SIGKILL:
-                psutil.wait_procs(children, timeout=10)
+                wait_for(lambda: all(map(has_ended, children)), every=0.005, what=f"all processes of {self.name} end")
 
     def _reap(self) -> None:
         if self._process is not None:

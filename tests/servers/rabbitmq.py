@@ -167,5 +167,7 @@ class RabbitMQ(Server):
             "RABBITMQ_CONF_ENV_FILE": f"{folder}/none",
             "RABBITMQ_CONFIG_FILE": f"{folder}/rabbitmq.conf",
             "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/plugins",
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-start_epmd false +S 2:2 +sbwt none",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+                "-start_epmd false +S 2:2 +sbwt none -kernel inet_dist_use_interface {127,0,0,1}"
+            ),
         }

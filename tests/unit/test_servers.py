@@ -20,6 +20,7 @@ import sqlalchemy
 from tests.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, Server, ServerBroken, wait_for
 from tests.servers import postgresql as postgresql_module
 from tests.servers import redis as redis_module
+from tests.servers.base import has_ended
 
 
 def remember(server: Server) -> None:
@@ -70,7 +71,7 @@ def own_server(request: pytest.FixtureRequest) -> Server:
     return factory()
 
 
-def test_a_server_freezes_thaws_crashes_and_comes_back_with_its_data(own_server: Server) -> None:
+def test_a_server_freezes_thaws_crashes_comes_back_with_its_data_and_leaves_nothing_behind(own_server: Server) -> None:
     remember(own_server)
     port = own_server.port
 
@@ -87,29 +88,34 @@ def test_a_server_freezes_thaws_crashes_and_comes_back_with_its_data(own_server:
     assert own_server.port == port
     assert own_server.alive()
 
-    own_server.restart()
     assert recall(own_server) == "yes"
 
-
-def test_a_frozen_server_can_be_killed_and_leaves_nothing_behind(own_server: Server) -> None:
     tree = [psutil.Process(own_server.pid), *psutil.Process(own_server.pid).children(recursive=True)]
     own_server.freeze()
     own_server.close()
-    assert [process for process in tree if process.is_running()] == []
+    assert [process for process in tree if not has_ended(process)] == []
     assert not own_server.folder.exists()
 
 
-def test_no_server_listens_outside_of_the_loopback_address_or_on_its_default_port(own_server: Server) -> None:
-    processes = [psutil.Process(own_server.pid), *psutil.Process(own_server.pid).children(recursive=True)]
-    listening = [
-        c.laddr for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN
-    ]
-    assert own_server.port in {address.port for address in listening}
+@pytest.mark.parametrize("fixture", ["redis_server", "postgres_server", "mariadb_server", "rabbitmq_server"])
+def test_a_server_listens_on_the_loopback_address_only_and_not_on_its_default_port(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
+    server: Server = request.getfixturevalue(fixture)
+    processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+    sockets = [socket for process in processes for socket in process.net_connections("inet")]
+    listening = [socket.laddr for socket in sockets if socket.status == psutil.CONN_LISTEN]
+    assert server.port in {address.port for address in listening}
+    assert {address.ip for address in listening} == {"127.0.0.1"}
     assert {address.port for address in listening}.isdisjoint({6379, 5432, 3306, 5672, 4369, 25672})
-    if not isinstance(
-        own_server, RabbitMQ
-    ):  # its distribution port cannot be bound to one address by name alone
-        assert {address.ip for address in listening} == {"127.0.0.1"}
+
+
+def test_a_server_that_was_stopped_politely_keeps_its_data(own_postgres: Callable[..., PostgreSQL]) -> None:
+    server = own_postgres()
+    remember(server)
+    server.restart()
+    assert recall(server) == "yes"
+    assert "database system is shut down" in server.log.read_text()
 
 
 def test_a_redis_without_persistence_forgets_at_a_crash(own_redis: Callable[..., Redis]) -> None:
