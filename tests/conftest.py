@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import pytest
 
+from tests.celeryproc import Project
 from tests.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, Server, ServerMissing
 
 S = TypeVar("S", bound=Server)
+_PROJECTS = pytest.StashKey[list[Project]]()
 
 
 def _missing(error: ServerMissing) -> NoReturn:
@@ -130,3 +132,40 @@ def own_rabbitmq() -> Iterator[Callable[..., RabbitMQ]]:
     """`own_rabbitmq(*lines)` starts a RabbitMQ that the test may freeze and kill."""
     with ExitStack() as stack:
         yield lambda *options, **more: stack.enter_context(_start(RabbitMQ, *options, **more))
+
+
+@pytest.fixture
+def make_project(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Project]]:
+    """`make_project(broker, settings, ...)` writes a Celery project; at the end of the test all its processes die."""
+    projects: list[Project] = []
+
+    def make(
+        broker: str = "filesystem://", settings: dict[str, Any] | None = None, **options: Any
+    ) -> Project:
+        project = Project(tmp_path / f"project-{len(projects) + 1}", broker, settings, **options)
+        projects.append(project)
+        return project
+
+    request.node.stash[_PROJECTS] = projects
+    yield make
+    for project in projects:
+        project.close()
+
+
+@pytest.fixture
+def project(make_project: Callable[..., Project], redis_url: str) -> Project:
+    """A Celery project on the session's Redis, emptied."""
+    return make_project(redis_url)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows what its processes printed."""
+    report = yield
+    if report.when == "call" and report.failed:
+        for project in item.stash.get(_PROJECTS, []):
+            for process in project.processes:
+                report.sections.append((f"{process.name} printed", process.output()[-20_000:]))
+    return report

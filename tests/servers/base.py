@@ -11,10 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-import psutil
-
 from tests.servers import guard
 from tests.servers.ports import free_port
+from tests.servers.tree import signal_tree
 from tests.servers.users import User, whoever_runs_the_tests
 from tests.servers.waiting import wait_for
 
@@ -25,14 +24,6 @@ class ServerMissing(Exception):
 
 class ServerBroken(AssertionError):
     """The server's program is there but did not start."""
-
-
-def has_ended(process: psutil.Process) -> bool:
-    """Whether it runs no more, be it that nobody has yet asked for its exit code (an orphan's is init's to ask for)."""
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 class Server(ABC):
@@ -125,16 +116,16 @@ class Server(ABC):
         """SIGKILL the whole process tree, frozen or not: what a power cut does."""
         if self._process is None:
             return
-        self._signal_tree(signal.SIGKILL)
+        signal_tree(self.pid, signal.SIGKILL)
         self._reap()
 
     def freeze(self) -> None:
         """SIGSTOP the whole tree: connections stay open and nothing answers."""
-        self._signal_tree(signal.SIGSTOP)
+        signal_tree(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """SIGCONT after `freeze`."""
-        self._signal_tree(signal.SIGCONT)
+        signal_tree(self.pid, signal.SIGCONT)
 
     def restart(self) -> None:
         """`stop` and `start`."""
@@ -205,20 +196,6 @@ class Server(ABC):
 
     def _answers_or_died(self) -> bool:
         return not self.running or self.alive()
-
-    def _signal_tree(self, number: signal.Signals) -> None:
-        """The parent first, so that a stopped or dead parent can start no new child while the children follow."""
-        with suppress(psutil.NoSuchProcess):
-            parent = psutil.Process(self.pid)
-            children = parent.children(recursive=True)
-            parent.send_signal(number)
-            with suppress(psutil.NoSuchProcess):
-                children = list({*children, *parent.children(recursive=True)})
-            for child in children:
-                with suppress(psutil.NoSuchProcess):
-                    child.send_signal(number)
-            if number is signal.SIGKILL:
-                wait_for(lambda: all(map(has_ended, children)), every=0.005, what=f"all processes of {self.name} end")
 
     def _reap(self) -> None:
         if self._process is not None:

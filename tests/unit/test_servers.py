@@ -20,7 +20,7 @@ import sqlalchemy
 from tests.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, Server, ServerBroken, wait_for
 from tests.servers import postgresql as postgresql_module
 from tests.servers import redis as redis_module
-from tests.servers.base import has_ended
+from tests.servers.tree import has_ended
 
 
 def remember(server: Server) -> None:
@@ -71,7 +71,9 @@ def own_server(request: pytest.FixtureRequest) -> Server:
     return factory()
 
 
-def test_a_server_freezes_thaws_crashes_comes_back_with_its_data_and_leaves_nothing_behind(own_server: Server) -> None:
+def test_a_server_freezes_thaws_crashes_comes_back_with_its_data_and_leaves_nothing_behind(
+    own_server: Server,
+) -> None:
     remember(own_server)
     port = own_server.port
 
