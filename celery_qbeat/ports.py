@@ -13,6 +13,8 @@ from enum import Enum
 from typing import Any, Protocol
 
 from celery_qbeat.jobs import Job, Run, State, Verdict, Worker
+from celery_qbeat.planning import Claim as Claim
+from celery_qbeat.planning import Plan as Plan
 
 FOREVER = float("inf")
 
@@ -78,39 +80,6 @@ class Changes:
     rows: Mapping[str, tuple[Row, State | None] | None] = field(default_factory=dict)
     workers: Mapping[str, Worker] | None = None
     asked: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A state row as it shall be. A new row gets `first_seen_us`; `spec` is added to the history when `record` is set.
-
-    `spec` None in the history means: from then on the job did not run (disabled, bad, gone).
-    """
-
-    job_id: str
-    first_seen_us: int
-    next_run_us: int | None
-    plan_key: str
-    problem: str = ""
-    late_after_us: int | None = None
-    spec: str | None = None
-    record: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Slots of one job, decided together: `runs` oldest first, any verdict; those `CLAIMED` are to be sent.
-
-    Wins only if the state's next_run_us is still `expected_us`, and (unless `rev` is None, a code entry) the row
-    still has this `rev` and is enabled. Then next_run_us becomes `next_us`. `expected_us` None: a run by hand, which
-    leaves the plan alone.
-    """
-
-    job_id: str
-    rev: int | None
-    expected_us: int | None
-    next_us: int | None
-    runs: tuple[Run, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +173,11 @@ class Store(Protocol):
         """Drop the states of jobs that are gone, and note their end in the history. The ledger stays."""
 
     def claim(self, epoch: int, batch_id: int, claims: Sequence[Claim], now_us: int) -> frozenset[str]:
-        """One transaction, all databases fenced: the ids of the claims that were LOST (states, ledger untouched or moved on).
+        """One transaction under the epoch: what was LOST, by job id (the claim) or by task id (a single run of a claim).
 
-        A slot that the ledger already has is lost too, but its plan moves on to `next_us`. A batch row is written
-        (open, `sent_us` NULL) when a `CLAIMED` run was won.
+        A claim is lost when its slot or its row is not what it expects, and when all its `CLAIMED` runs are in the
+        ledger already; then the plan moves on to `next_us` all the same. A batch row is written (open, `sent_us` NULL)
+        when a `CLAIMED` run was won.
         """
 
     def sent(self, epoch: int, batch_id: int, task_ids: Sequence[str], now_us: int, *, closes: bool) -> None:
@@ -217,7 +187,11 @@ class Store(Protocol):
         """Undo claims that surely were not sent."""
 
     def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Sequence[str]:
-        """Write ends; the task ids that changed. The first end stands; only a failure may correct a success."""
+        """Write ends; the task ids that changed.
+
+        The first end stands, but a failure corrects a success, and a success or a failure corrects a run that was
+        given up (`LOST`, `IN_DOUBT`): those were guesses.
+        """
 
     def flights(self) -> Iterator[Sequence[Flight]]:
         """All runs without an end, in parts."""
@@ -271,7 +245,8 @@ class Dispatcher(Protocol):
 
     def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
         """One receipt for each shipment, in order. Stops publishing at the first lost connection or when `trusted()`
-        turns false; what follows is `NOT_SENT`. `BAD`: this payload cannot be published at all."""
+        turns false; what follows is `NOT_SENT`. `BAD`: this payload cannot be published at all. `detail` is empty only
+        for `SENT` and where trust ended."""
 
     def close(self) -> None:
         """Give connections back. Never raises."""

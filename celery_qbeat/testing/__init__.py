@@ -1,8 +1,14 @@
-"""Stand-ins for tests, the project's own and yours: a clock that moves when told, a store without a server."""
+"""Stand-ins for the ports, for tests without servers: use them for your own, too.
+
+`FakeClock` stands still until moved, `MemoryStore` keeps the contract of every other store, `OpenGate` is opened and
+shut by hand, `Outbox` keeps what was sent, `Landings` announces ends.
+"""
 
 from __future__ import annotations
 
 from celery_qbeat.testing.clock import FakeClock
+from celery_qbeat.testing.gate import OpenGate
 from celery_qbeat.testing.memory import MemoryStore
+from celery_qbeat.testing.outbox import Landings, Outbox
 
-__all__ = ["FakeClock", "MemoryStore"]
+__all__ = ["FakeClock", "Landings", "MemoryStore", "OpenGate", "Outbox"]

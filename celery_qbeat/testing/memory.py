@@ -14,6 +14,7 @@ from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Releas
 from celery_qbeat.testing.database import INSTANCE, Batch, Database, Edits, Entry, Extra
 
 CHUNK = 2_000
+GUESSES = frozenset({Verdict.LOST, Verdict.IN_DOUBT})
 FAILURES = frozenset({Verdict.FAILED, Verdict.REVOKED, Verdict.EXPIRED, Verdict.UNKNOWN_TASK, Verdict.LOST})
 
 P = ParamSpec("P")
@@ -394,7 +395,8 @@ class MemoryStore(Edits):
 
 
 def _may_end(old: Verdict, new: Verdict) -> bool:
-    return old in IN_FLIGHT or (old is Verdict.SUCCEEDED and new is Verdict.FAILED)
+    known = new in (Verdict.SUCCEEDED, Verdict.FAILED)
+    return old in IN_FLIGHT or (old is Verdict.SUCCEEDED and new is Verdict.FAILED) or (old in GUESSES and known)
 
 
 def _flight(entry: Entry) -> Flight:

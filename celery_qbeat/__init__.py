@@ -1,0 +1,27 @@
+"""A Celery Beat scheduler whose recurring jobs are rows in a SQL database.
+
+`celery -A proj beat -S celery_qbeat.Scheduler`. In code: `from celery_qbeat import Schedule`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from celery_qbeat.beat_schedule import Schedule
+    from celery_qbeat.scheduler import Scheduler
+
+__all__ = ["Schedule", "Scheduler", "__version__"]
+
+__version__ = "0.1.0"
+
+_HOMES = {"Schedule": "celery_qbeat.beat_schedule", "Scheduler": "celery_qbeat.scheduler"}
+
+
+def __getattr__(name: str) -> Any:
+    # Lazily: a worker that unpickles a Schedule, or Django loading its models, needs neither SQLAlchemy nor Redis.
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,196 @@
+"""The writer's memory: every job with its next slot, in a heap; and the runs in flight with their leases. Pure.
+
+An idle look costs the same with a hundred jobs and with a million: only the top of the heap is read.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from celery_qbeat.jobs import Job, Reading, State
+from celery_qbeat.planning import Plan, first_slot, kept_slot, late_after, slot_from_now
+
+UNPLANNABLE = "-"
+"""The plan key of a job that was planned once and then became bad: a repair plans it from now."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """A job that the scheduler knows, runnable or not, and its state as last read or written."""
+
+    id: str
+    job: Job | None
+    state: State
+    problem: str = ""
+    refusal: str = ""
+    next_us: int | None = None
+    fresh: bool = False
+    excused: bool = False
+    waiting: bool = False
+    queued_us: int | None = None
+
+    @property
+    def runnable(self) -> bool:
+        return self.job is not None and not self.problem and not self.job.paused
+
+
+class Agenda:
+    """All entries by id, and a heap of those that have a next slot. Stale heap items are passed over when they surface."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self._heap: list[tuple[int, str]] = []
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def put(self, reading: Reading, state: State | None, now: int, refusal: str = "") -> Plan | None:
+        """Take in a row as it is now, with its state; the plan to be stored, or None when the stored one is right."""
+        old = self.entries.get(reading.id)
+        entry = _entry(reading, state, now, refusal)
+        if old is not None:
+            entry.waiting = old.waiting and entry.next_us == old.next_us
+            entry.excused = old.excused and entry.next_us == old.next_us
+            entry.fresh = entry.fresh or (old.fresh and entry.next_us == old.next_us)
+            entry.queued_us = old.queued_us
+        self.entries[reading.id] = entry
+        self._queue(entry)
+        return _plan(entry, state, now)
+
+    def drop(self, job_id: str) -> bool:
+        """Forget a job; whether it was known."""
+        return self.entries.pop(job_id, None) is not None
+
+    def moved(self, job_id: str, next_us: int | None, *, last_run_us: int | None, last_slot_us: int | None) -> None:
+        """A claim was won: the job's next slot, and what it ran."""
+        entry = self.entries.get(job_id)
+        if entry is None:
+            return
+        state = entry.state
+        entry.state = replace(
+            state,
+            next_run_us=next_us,
+            last_run_us=state.last_run_us if last_run_us is None else last_run_us,
+            last_slot_us=state.last_slot_us if last_slot_us is None else last_slot_us,
+        )
+        entry.next_us = next_us
+        entry.fresh = entry.excused = entry.waiting = False
+        self._queue(entry)
+
+    def put_back(self, before: State, next_us: int) -> None:
+        """A claim was released: the job's state is what it was, and `next_us` is due again."""
+        entry = self.entries.get(before.job_id)
+        if entry is not None:
+            entry.state = replace(before, next_run_us=next_us)
+            entry.next_us = next_us
+            self._queue(entry)
+
+    def succeeded(self, job_id: str, now: int, late_after_us: int | None) -> None:
+        """A run of this job succeeded."""
+        entry = self.entries.get(job_id)
+        if entry is not None:
+            entry.state = replace(entry.state, last_succeeded_us=now, late_after_us=late_after_us)
+
+    def due(self, now: int, limit: int) -> list[Entry]:
+        """Up to `limit` entries whose slot has come, earliest first. They leave the heap: `moved`, `again` or `wait` follows."""
+        found: list[Entry] = []
+        while self._heap and self._heap[0][0] <= now and len(found) < limit:
+            slot, job_id = heapq.heappop(self._heap)
+            entry = self.entries.get(job_id)
+            if entry is not None and entry.queued_us == slot:
+                entry.queued_us = None
+                if entry.next_us == slot and not entry.waiting:
+                    found.append(entry)
+                else:
+                    self._queue(entry)
+        return found
+
+    def again(self, job_id: str) -> None:
+        """Its slot was not decided: it stays due."""
+        entry = self.entries.get(job_id)
+        if entry is not None:
+            self._queue(entry)
+
+    def wait(self, entry: Entry) -> None:
+        """It is due, but a run of its own is in flight: it leaves the heap until `wake`."""
+        entry.waiting = entry.excused = True
+
+    def wake(self, job_id: str) -> None:
+        """No run of this job is in flight any more."""
+        entry = self.entries.get(job_id)
+        if entry is not None and entry.waiting:
+            entry.waiting = False
+            self._queue(entry)
+
+    def next_us(self) -> int | None:
+        """The earliest slot; None when nothing is planned."""
+        while self._heap:
+            slot, job_id = self._heap[0]
+            entry = self.entries.get(job_id)
+            if entry is not None and entry.queued_us == slot and entry.next_us == slot and not entry.waiting:
+                return slot
+            heapq.heappop(self._heap)
+            if entry is not None and entry.queued_us == slot:
+                entry.queued_us = None
+                self._queue(entry)
+        return None
+
+    def far_off(self, now: int) -> Iterator[Entry]:
+        """After the clock stepped back: the entries whose slot is further away than their schedule could ask for."""
+        for entry in self.entries.values():
+            if entry.job is not None and entry.next_us is not None and entry.next_us > now:
+                if kept_slot(entry.job, entry.state, now) != entry.next_us:
+                    yield entry
+
+    def _queue(self, entry: Entry) -> None:
+        if entry.next_us is not None and not entry.waiting and entry.queued_us != entry.next_us:
+            entry.queued_us = entry.next_us
+            heapq.heappush(self._heap, (entry.next_us, entry.id))
+
+
+def _entry(reading: Reading, state: State | None, now: int, refusal: str) -> Entry:
+    job = reading.job
+    known = state if state is not None else State(reading.id, first_seen_us=now)
+    entry = Entry(reading.id, job, known, problem=reading.problem, refusal=refusal)
+    if job is None or not entry.runnable:
+        return entry
+    if known.plan_key == "":
+        entry.next_us, entry.fresh = first_slot(job, now), True
+    elif known.plan_key == job.plan_key and known.next_run_us is not None:
+        entry.next_us = kept_slot(job, known, now)
+    else:
+        entry.next_us = slot_from_now(job, known.last_run_us, now)
+    return entry
+
+
+def _plan(entry: Entry, state: State | None, now: int) -> Plan | None:
+    job = entry.job
+    known = entry.state
+    if job is None:
+        key = UNPLANNABLE if known.plan_key else ""
+    elif entry.problem:
+        key = known.plan_key
+    else:
+        key = job.plan_key
+    replanned = state is None or known.plan_key != key or known.next_run_us != entry.next_us
+    late = known.late_after_us
+    if not entry.runnable or entry.refusal:
+        late = None
+    elif job is not None and (replanned or late is None) and entry.next_us is not None:
+        late = late_after(job, now)
+    problem = entry.problem or entry.refusal
+    plan = Plan(
+        job_id=entry.id,
+        first_seen_us=known.first_seen_us,
+        next_run_us=entry.next_us,
+        plan_key=key,
+        problem=problem,
+        late_after_us=late,
+        spec=job.spec if job is not None and entry.runnable else None,
+        record=state is None or known.plan_key != key or (known.next_run_us is None) != (entry.next_us is None),
+    )
+    unchanged = not replanned and known.problem == problem and known.late_after_us == late
+    entry.state = replace(known, next_run_us=entry.next_us, late_after_us=late, plan_key=key, problem=problem)
+    return None if unchanged else plan

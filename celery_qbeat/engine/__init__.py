@@ -1,0 +1,217 @@
+"""The tick: the order of effects and nothing else.
+
+    gate        not the writer -> stand by
+    take over   a new term: a new epoch, what the last writer left open is settled, rows are read
+    read        what changed in the rows
+    land        runs that ended
+    send        decide, claim, publish, mark
+
+`desk.py` what a writer has in hand, `reader.py` rows, `sender.py` slots to messages, `lander.py` ends of runs,
+`settler.py` what a dead writer left, `report.py` the words of the log.
+"""
+
+from __future__ import annotations
+
+from celery_qbeat.engine import report
+from celery_qbeat.engine.desk import SERVING_GAP_US, Chore, Desk, Limits, Parts
+from celery_qbeat.engine.lander import Lander
+from celery_qbeat.engine.reader import Reader
+from celery_qbeat.engine.sender import Sender
+from celery_qbeat.engine.settler import settle
+from celery_qbeat.errors import Doubt, Fenced, Unavailable
+from celery_qbeat.ports import Lease
+
+__all__ = ["Chore", "Desk", "Engine", "Limits", "Parts"]
+
+BUSY_RETRY_S = 0.05
+"""The pause when a slot is due but could not be decided, so that a lost race does not spin."""
+
+STEP_BACK_US = 1_000_000
+
+
+class TrustLost(Exception):
+    """The lock went away in the middle of a load."""
+
+
+class Engine:
+    """One beat. `tick` never raises for a server that is away, a lost lock or a fence."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.desk = Desk()
+        self._lease: Lease | None = None
+        self._standing_by = False
+        self._away_since: float | None = None
+        self._last_now = 0
+        self._next_heartbeat = 0.0
+        self._next_drift = 0.0
+        self._assemble()
+
+    def tick(self) -> float:
+        """One pass. Returns the seconds to the next one, at most the poll interval."""
+        parts = self._parts
+        self._lease = parts.gate.hold()
+        if self._lease is None:
+            self._stand_by()
+            return parts.limits.poll_s
+        now = parts.clock.now_us()
+        try:
+            more = self._write(self._lease, now)
+        except Fenced:
+            self._step_down()
+            return parts.limits.poll_s
+        except (Unavailable, Doubt) as error:
+            if self._away_since is None:
+                self._away_since = parts.clock.monotonic()
+                report.database_away(error)
+            return parts.limits.poll_s
+        except TrustLost:
+            self._stand_by()
+            return parts.limits.poll_s
+        return 0.0 if more else self._pause()
+
+    def close(self) -> None:
+        """Give the lock back and the connections. Never raises."""
+        self._parts.gate.release()
+        self._parts.dispatcher.close()
+        if self._parts.completions is not None:
+            self._parts.completions.close()
+        self._parts.store.close()
+
+    @property
+    def writing(self) -> bool:
+        """Whether the last tick was a writer's."""
+        return self._lease is not None and self.desk.loaded and not self._standing_by
+
+    def _write(self, lease: Lease, now: int) -> bool:
+        parts = self._parts
+        self._take_over(lease, now)
+        desk = self.desk
+        desk.pay()
+        self._back()
+        self._mind_the_clock(now)
+        self._reader.absorb(now, self._keep_trust)
+        self._heartbeat(now)
+        self._lander.land(now)
+        self._sender.resend(now, self._trusted)
+        self._sender.run_by_hand(now, self._trusted)
+        more = self._sender.dispatch(now, self._trusted)
+        if desk.suspects:
+            parts.fail_point("rereading")
+            suspects = set(desk.suspects)
+            self._reader.reread(suspects, now)
+            desk.suspects -= suspects
+        return more
+
+    def _take_over(self, lease: Lease, now: int) -> None:
+        """On a new term, or when the database was away: a new epoch, so that nothing of the old one can still commit."""
+        desk, parts = self.desk, self._parts
+        if lease.term == desk.term and desk.loaded and self._away_since is None:
+            self._resume()
+            return
+        if not desk.instance:
+            parts.store.open()
+        epoch = parts.store.take_epoch(parts.holder, now)
+        unbroken = desk.loaded and epoch == desk.epoch + 1
+        if not unbroken:
+            self.desk = desk = Desk(reported=desk.reported)
+            self._assemble()
+        desk.epoch, desk.term, desk.instance, desk.batches = epoch, lease.term, parts.store.instance, 0
+        if not unbroken or now - self._last_now > SERVING_GAP_US:
+            desk.serving_since_us = now - SERVING_GAP_US
+        if unbroken:
+            desk.pay()
+        else:
+            self._reader.load(now, self._keep_trust)
+        settle(parts, desk, now)
+        self._reader.reread(set(desk.suspects), now)
+        desk.suspects.clear()
+        if not unbroken:
+            self._standing_by = False
+            report.writing(parts.store.describe(), parts.gate.describe(), epoch, self.counts())
+        self._resume()
+
+    def counts(self) -> dict[str, int]:
+        """How many rows there are, and how many of them run, are disabled, refused or bad."""
+        entries = self.desk.agenda.entries.values()
+        rows = [entry for entry in entries if entry.job is None or not entry.job.from_code]
+        bad = sum(1 for entry in rows if entry.problem)
+        refused = sum(1 for entry in rows if entry.refusal)
+        disabled = sum(1 for entry in rows if entry.job is not None and entry.job.paused and not entry.problem)
+        running = sum(1 for entry in rows if entry.runnable and not entry.refusal)
+        return {
+            "rows": len(rows),
+            "running": running,
+            "disabled": disabled,
+            "refused": refused,
+            "bad": bad,
+            "code": len(entries) - len(rows),
+        }
+
+    def _assemble(self) -> None:
+        self._reader = Reader(self._parts, self.desk)
+        self._sender = Sender(self._parts, self.desk)
+        self._lander = Lander(self._parts, self.desk)
+
+    def _trusted(self) -> bool:
+        return self._lease is not None and self._parts.clock.monotonic() < self._lease.trusted_until
+
+    def _keep_trust(self) -> None:
+        """Between parts of long work: renew; stop when the lock is another's now."""
+        lease = self._parts.gate.hold()
+        if lease is None or self._lease is None or lease.term != self._lease.term:
+            self._lease = None
+            raise TrustLost
+        self._lease = lease
+
+    def _mind_the_clock(self, now: int) -> None:
+        if now < self._last_now - STEP_BACK_US:
+            self._reader.replan(now)
+        if now - self._last_now > SERVING_GAP_US and self.desk.serving_since_us < self._last_now:
+            self.desk.serving_since_us = now - SERVING_GAP_US
+        self._last_now = now
+
+    def _heartbeat(self, now: int) -> None:
+        at, parts = self._parts.clock.monotonic(), self._parts
+        if at >= self._next_heartbeat:
+            parts.store.beat(self.desk.epoch, now)
+            self._next_heartbeat = at + parts.limits.heartbeat_s
+        if self._next_drift == 0.0:
+            self._next_drift = at + parts.limits.drift_s
+        elif at >= self._next_drift:
+            self._next_drift = at + parts.limits.drift_s
+            if parts.store.drift():
+                report.reloading()
+                self._reader.load(now, self._keep_trust)
+
+    def _back(self) -> None:
+        if self._away_since is not None:
+            report.database_back(self._parts.clock.monotonic() - self._away_since)
+            self._away_since = None
+
+    def _stand_by(self) -> None:
+        if not self._standing_by:
+            report.standing_by(self._parts.gate.describe())
+            self._standing_by = True
+
+    def _resume(self) -> None:
+        if self._standing_by:
+            report.writing_again(self.desk.epoch)
+            self._standing_by = False
+
+    def _step_down(self) -> None:
+        report.fenced(self._parts.gate.describe())
+        self._parts.gate.yield_()
+        self._standing_by = True
+        self._away_since = None
+        # Its memory is out of date, and what it owes has been settled by the newer beat.
+        self.desk = Desk(reported=self.desk.reported)
+        self._assemble()
+
+    def _pause(self) -> float:
+        poll = self._parts.limits.poll_s
+        slot = self.desk.agenda.next_us()
+        if slot is None:
+            return poll
+        wait = (slot - self._parts.clock.now_us()) / 1_000_000
+        return min(poll, wait) if wait > 0 else min(poll, BUSY_RETRY_S)

@@ -1,0 +1,105 @@
+"""What a beat works with (`Parts`) and what a writer has in hand (`Desk`)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from celery_qbeat.agenda import Agenda
+from celery_qbeat.flights import Flights
+from celery_qbeat.jobs import Job, RowRules, Worker
+from celery_qbeat.planning import Moment
+from celery_qbeat.ports import Clock, Completions, Dispatcher, Gate, Shipment, Store
+from celery_qbeat.privileges import Privileges
+
+Item = TypeVar("Item")
+
+Effect = Callable[[int], object]
+"""Something owed to the database, given the epoch. Doing it twice is harmless."""
+
+Chore = Callable[[Store, int], Iterator[int]]
+"""A built-in task that runs inside the beat, step by step: (store, now_us) -> rows done at each step."""
+
+SERVING_GAP_US = 10_000_000
+"""After a pause of the writer, slots younger than this are not counted as 'passed while nobody was dispatching'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes and pauses. Seconds, but for the two counts."""
+
+    poll_s: float = 1.0
+    batch: int = 500
+    chunk: int = 100
+    drain_s: float = 0.2
+    heartbeat_s: float = 5.0
+    drift_s: float = 300.0
+    look_up_s: float = 5.0
+    lease_check_s: float = 15.0
+    chore_s: float = 0.05
+
+
+def batched(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """`items` in slices of at most `size`."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _nothing(_name: str) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The implementations behind the ports, and the rules."""
+
+    store: Store
+    gate: Gate
+    dispatcher: Dispatcher
+    clock: Clock
+    privileges: Privileges
+    completions: Completions | None = None
+    rules: RowRules = RowRules()
+    limits: Limits = Limits()
+    holder: str = "beat"
+    code_jobs: Sequence[Job] = ()
+    chores: Mapping[str, Chore] = field(default_factory=dict)
+    fail_point: Callable[[str], None] = _nothing
+
+
+@dataclass(slots=True)
+class Desk:
+    """A writer's memory. `owed` survives a lost connection: it is paid, in order, before anything else is done."""
+
+    agenda: Agenda = field(default_factory=Agenda)
+    flights: Flights = field(default_factory=Flights)
+    workers: Mapping[str, Worker] = field(default_factory=dict)
+    reported: dict[str, str] = field(default_factory=dict)
+    owed: deque[Effect] = field(default_factory=deque)
+    suspects: set[str] = field(default_factory=set)
+    resends: list[tuple[int, Shipment]] = field(default_factory=list)
+    chores: list[tuple[str, str, Iterator[int]]] = field(default_factory=list)
+    epoch: int = 0
+    term: str = ""
+    loaded: bool = False
+    asked: bool = False
+    broker_away: bool = False
+    batches: int = 0
+    serving_since_us: int = 0
+    instance: str = ""
+
+    def moment(self, now: int) -> Moment:
+        return Moment(now_us=now, serving_since_us=self.serving_since_us, instance=self.instance)
+
+    def next_batch(self) -> int:
+        """A batch id that no other writer can make: it carries the epoch."""
+        self.batches += 1
+        return self.epoch << 20 | self.batches
+
+    def pay(self) -> None:
+        """Do what is owed to the database. What fails stays owed; the error goes on."""
+        while self.owed:
+            self.owed[0](self.epoch)
+            self.owed.popleft()

@@ -1,0 +1,124 @@
+"""How runs end: messages from workers, the result backend, leases; and the chores that run inside the beat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from celery_qbeat.engine import report
+from celery_qbeat.engine.desk import Desk, Parts
+from celery_qbeat.flights import Airborne
+from celery_qbeat.jobs import Verdict
+from celery_qbeat.planning import late_after
+from celery_qbeat.ports import Completions, End, Flight
+
+SILENT_US = 3_000_000
+"""Runs that have been silent for this long are looked up in the result backend."""
+
+
+class Lander:
+    """Ends the runs in flight, and lets their jobs run again."""
+
+    def __init__(self, parts: Parts, desk: Desk) -> None:
+        self._parts = parts
+        self._desk = desk
+        self._next_look = 0.0
+        self._next_lease_check = 0.0
+
+    def land(self, now: int) -> None:
+        """Take what arrived, look up what is silent, end what outlived its lease, go on with chores."""
+        self._step_chores(now)
+        completions = self._parts.completions
+        if completions is not None:
+            ends = completions.take(self._parts.limits.drain_s)
+            if ends:
+                self._conclude(ends, now)
+                completions.ack()
+            self._look_up(completions, now)
+        self._end_leases(now)
+
+    def _look_up(self, completions: Completions, now: int) -> None:
+        at = self._parts.clock.monotonic()
+        if at < self._next_look or not self._desk.flights:
+            return
+        self._next_look = at + self._parts.limits.look_up_s
+        silent = self._desk.flights.silent(now - SILENT_US)
+        if silent:
+            self._conclude(completions.look_up([_flight(run) for run in silent]), now)
+
+    def _end_leases(self, now: int) -> None:
+        at = self._parts.clock.monotonic()
+        if at < self._next_lease_check:
+            return
+        overdue = self._desk.flights.overdue(now)
+        if not overdue:
+            return
+        self._next_lease_check = at + self._parts.limits.lease_check_s
+        known: Sequence[End] = ()
+        running: frozenset[str] = frozenset()
+        completions = self._parts.completions
+        if completions is not None:
+            known = completions.look_up([_flight(run) for run in overdue])
+            found = {end.task_id for end in known}
+            left = [run.task_id for run in overdue if run.task_id not in found]
+            running = completions.still_running(left) if left else frozenset()
+        ends = list(known)
+        found = {end.task_id for end in known}
+        for run in overdue:
+            if run.task_id in found:
+                continue
+            if run.task_id in running:
+                self._extend(run, now)
+            else:
+                ends.append(End(run.task_id, Verdict.LOST, "its lease ended and nobody reported an end"))
+        self._conclude(ends, now)
+
+    def _extend(self, run: Airborne, now: int) -> None:
+        entry = self._desk.agenda.entries.get(run.job_id)
+        lease = entry.job.max_run_us if entry is not None and entry.job is not None else now - run.sent_us
+        report.still_running(run.job_id, run.task_id)
+        self._desk.flights.add(Airborne(run.task_id, run.job_id, run.slot_us, run.sent_us, now + max(lease, 1_000_000)))
+
+    def _conclude(self, ends: Sequence[End], now: int) -> None:
+        if not ends:
+            return
+        desk, store = self._desk, self._parts.store
+        told = [self._with_lateness(end, now) for end in ends]
+        desk.owed.append(lambda epoch: store.conclude(epoch, told, now))
+        desk.pay()
+        for end in told:
+            run = desk.flights.land(end.task_id)
+            if run is not None:
+                report.ended(run.job_id, end.task_id, end.verdict, end.detail)
+                if not desk.flights.busy(run.job_id):
+                    desk.agenda.wake(run.job_id)
+
+    def _with_lateness(self, end: End, now: int) -> End:
+        run = self._desk.flights.get(end.task_id)
+        entry = self._desk.agenda.entries.get(run.job_id) if run is not None else None
+        if end.verdict is not Verdict.SUCCEEDED or entry is None or entry.job is None or not entry.runnable:
+            return end
+        late = late_after(entry.job, now)
+        self._desk.agenda.succeeded(entry.id, now, late)
+        return End(end.task_id, end.verdict, end.detail, late)
+
+    def _step_chores(self, now: int) -> None:
+        desk, clock = self._desk, self._parts.clock
+        until = clock.monotonic() + self._parts.limits.chore_s
+        for item in list(desk.chores):
+            task, job_id, steps = item
+            try:
+                done = next(steps, None)
+                while done is not None and clock.monotonic() < until:
+                    done = next(steps, None)
+            except Exception as error:
+                desk.chores.remove(item)
+                report.chore_failed(job_id, error)
+                self._conclude([End(task, Verdict.FAILED, f"{type(error).__name__}: {error}".splitlines()[0])], now)
+                continue
+            if done is None:
+                desk.chores.remove(item)
+                self._conclude([End(task, Verdict.SUCCEEDED)], now)
+
+
+def _flight(run: Airborne) -> Flight:
+    return Flight(run.task_id, run.job_id, run.slot_us, run.lease_until_us, sent_us=run.sent_us)

@@ -1,0 +1,115 @@
+"""Rows into the agenda: the full load at a take-over, and what the change feed brings after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from celery_qbeat.engine import report
+from celery_qbeat.engine.desk import Desk, Parts, batched
+from celery_qbeat.jobs import Reading, State, read_row
+from celery_qbeat.ports import Changes, Plan, Row
+
+PLANS_A_TRANSACTION = 1_000
+
+
+class Reader:
+    """Keeps the agenda equal to the table."""
+
+    def __init__(self, parts: Parts, desk: Desk) -> None:
+        self._parts = parts
+        self._desk = desk
+
+    def load(self, now: int, keep_trust: Callable[[], None]) -> None:
+        """Read everything; `keep_trust` is called between the parts and may raise to stop."""
+        store, desk = self._parts.store, self._desk
+        desk.loaded = False
+        desk.workers = store.workers()
+        seen: set[str] = set()
+        orphans: dict[str, State] = {}
+        for part in store.load():
+            plans = [self._take(row, state, now) for row, state in part.rows]
+            seen.update(str(row["id"]) for row, _ in part.rows)
+            self._store(plans, now, keep_trust)
+            orphans.update((state.job_id, state) for state in part.orphans)
+            keep_trust()
+        code_jobs = self._parts.code_jobs
+        seen.update(job.id for job in code_jobs)
+        plans = [desk.agenda.put(Reading(job.id, job), orphans.pop(job.id, None), now) for job in code_jobs]
+        self._store(plans, now, keep_trust)
+        for job_id in [known for known in desk.agenda.entries if known not in seen]:
+            desk.agenda.drop(job_id)
+            desk.reported.pop(job_id, None)
+        self._forget([job_id for job_id in orphans if job_id not in seen], now)
+        desk.loaded = True
+        desk.asked = True
+
+    def absorb(self, now: int, keep_trust: Callable[[], None]) -> None:
+        """Take in what changed since the last time."""
+        changes = self._parts.store.changes()
+        if changes.reload:
+            report.reloading()
+            self.load(now, keep_trust)
+            return
+        if changes.workers is not None:
+            self._desk.workers = changes.workers
+        self._desk.asked = self._desk.asked or changes.asked
+        if changes.rows:
+            self._absorb_rows(changes, now, keep_trust)
+
+    def reread(self, job_ids: Iterable[str], now: int) -> None:
+        """The states of these jobs may differ from what is remembered: adopt what the database says."""
+        wanted = [job_id for job_id in job_ids if job_id in self._desk.agenda.entries]
+        if not wanted:
+            return
+        states = self._parts.store.states(wanted)
+        plans = [self._put_again(job_id, states.get(job_id), now) for job_id in wanted]
+        self._store(plans, now)
+
+    def replan(self, now: int) -> None:
+        """The clock stepped back: plan anew what lies further away than its schedule could ask for."""
+        far = list(self._desk.agenda.far_off(now))
+        report.stepped_back(len(far))
+        self._store([self._put_again(entry.id, entry.state, now) for entry in far], now)
+
+    def _absorb_rows(self, changes: Changes, now: int, keep_trust: Callable[[], None]) -> None:
+        agenda = self._desk.agenda
+        plans = [self._take(found[0], found[1], now) for found in changes.rows.values() if found is not None]
+        gone = [job_id for job_id, found in changes.rows.items() if found is None]
+        for job_id in gone:
+            agenda.drop(job_id)
+            self._desk.reported.pop(job_id, None)
+        report.changed(len(changes.rows) - len(gone), len(gone))
+        self._store(plans, now, keep_trust)
+        self._forget(gone, now)
+
+    def _take(self, row: Row, state: State | None, now: int) -> Plan | None:
+        reading = read_row(row, self._parts.rules, self._desk.workers)
+        return self._put(reading, state, now)
+
+    def _put_again(self, job_id: str, state: State | None, now: int) -> Plan | None:
+        entry = self._desk.agenda.entries[job_id]
+        return self._put(Reading(job_id, entry.job, entry.problem), state, now)
+
+    def _put(self, reading: Reading, state: State | None, now: int) -> Plan | None:
+        refusal = self._parts.privileges.refusal(reading.job) if reading.job is not None and not reading.problem else ""
+        report.problem(self._desk.reported, reading.id, reading.problem or refusal)
+        return self._desk.agenda.put(reading, state, now, refusal)
+
+    def _store(self, plans: Iterable[Plan | None], now: int, keep_trust: Callable[[], None] | None = None) -> None:
+        wanted = [plan for plan in plans if plan is not None]
+        self._desk.suspects.update(plan.job_id for plan in wanted)
+        for chunk in batched(wanted, PLANS_A_TRANSACTION):
+            self._parts.store.plan(self._desk.epoch, chunk, now)
+            self._desk.suspects.difference_update(plan.job_id for plan in chunk)
+            if keep_trust is not None:
+                keep_trust()
+
+    def _forget(self, job_ids: Sequence[str], now: int) -> None:
+        if not job_ids:
+            return
+
+        def forget(epoch: int) -> None:
+            self._parts.store.forget(epoch, job_ids, now)
+
+        self._desk.owed.append(forget)
+        self._desk.pay()

@@ -1,0 +1,151 @@
+"""What the log says. One place, so that a user meets the same words everywhere."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+from celery_qbeat.jobs import Job, Run, Verdict
+from celery_qbeat.planning import Claim
+from celery_qbeat.ports import Request
+
+log = logging.getLogger("celery_qbeat")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LOUD = {Verdict.MISSED: logging.WARNING, Verdict.SKIPPED: logging.INFO, Verdict.REFUSED: logging.DEBUG}
+
+
+def instant(us: int) -> str:
+    """`2026-11-29T02:00:00Z`, with a fraction only where there is one."""
+    try:
+        text = (_EPOCH + timedelta(microseconds=us)).isoformat()
+    except OverflowError:
+        return f"{us} us"
+    return text.removesuffix("+00:00") + "Z"
+
+
+def writing(database: str, gate: str, epoch: int, counts: dict[str, int]) -> None:
+    log.info(
+        "beat: writer (%s, epoch %d); database %s; rows %d: %d will run, %d disabled, %d refused, %d bad; entries in code %d",
+        gate,
+        epoch,
+        database,
+        counts["rows"],
+        counts["running"],
+        counts["disabled"],
+        counts["refused"],
+        counts["bad"],
+        counts["code"],
+    )
+
+
+def standing_by(gate: str) -> None:
+    log.info("follower: jobs paused (another beat is the writer; %s)", gate)
+
+
+def writing_again(epoch: int) -> None:
+    log.info("beat: writer again (epoch %d)", epoch)
+
+
+def fenced(gate: str) -> None:
+    log.warning(
+        "fenced: a newer beat writes to this database; this one stands by (%s). "
+        "To run several beats on purpose set qbeat_redis_url",
+        gate,
+    )
+
+
+def database_away(error: BaseException) -> None:
+    log.error("database: away, nothing is dispatched until it is back: %s", error)
+
+
+def database_back(seconds: float) -> None:
+    log.info("database: back after %.1f s", seconds)
+
+
+def broker_away(detail: str, held_back: int) -> None:
+    log.error("broker: away, %d due run(s) held back until it is back: %s", held_back, detail)
+
+
+def broker_back() -> None:
+    log.info("broker: back")
+
+
+def reloading() -> None:
+    log.info("rows: reading all of them again")
+
+
+def changed(rows: int, gone: int) -> None:
+    log.info("rows: %d changed, %d gone", rows, gone)
+
+
+def stepped_back(replanned: int) -> None:
+    log.warning("clock: stepped back; %d job(s) planned anew", replanned)
+
+
+def problem(reported: dict[str, str], job_id: str, text: str) -> None:
+    """Say it when it appears, changes or goes; not again and again."""
+    before = reported.get(job_id, "")
+    if text == before:
+        return
+    if text:
+        reported[job_id] = text
+        log.warning("job %r will not run: %s", job_id, text)
+    else:
+        del reported[job_id]
+        log.info("job %r is all right again", job_id)
+
+
+def sent(job: Job, run: Run) -> None:
+    log.info(
+        "sent: job=%r fn=%r slot=%s late=%dms task_id=%s%s",
+        job.id,
+        job.fn,
+        instant(run.slot_us),
+        run.late_us // 1000,
+        run.task_id,
+        f" collapsed={run.collapsed}" if run.collapsed else "",
+    )
+
+
+def decided(claim: Claim) -> None:
+    """Slots that got their verdict without being sent."""
+    for run in claim.runs:
+        if run.verdict is not Verdict.CLAIMED:
+            older = f" (and {run.collapsed} older)" if run.collapsed else ""
+            level = _LOUD.get(run.verdict, logging.INFO)
+            log.log(level, "%s: job=%r slot=%s%s: %s", run.verdict, run.job_id, instant(run.slot_us), older, run.detail)
+
+
+def already_decided(claim: Claim) -> None:
+    log.info("lost: job=%r slot=%s: changed or decided meanwhile", claim.job_id, instant(claim.expected_us or 0))
+
+
+def unsendable(job: Job, run: Run, detail: str) -> None:
+    log.error("failed: job=%r slot=%s task_id=%s: could not be published: %s", job.id, instant(run.slot_us), run.task_id, detail)
+
+
+def unknown_request(request: Request) -> None:
+    log.warning("run by hand: %r is not a job (asked by %s)", request.job_id, request.asked_by or "nobody named")
+
+
+def in_doubt(job_id: str, slot_us: int, task_id: str, resend: bool) -> None:
+    what = "sent again under the same task id (on_doubt=resend)" if resend else "not sent again (on_doubt=drop)"
+    log.warning("in doubt: job=%r slot=%s task_id=%s: perhaps sent; %s", job_id, instant(slot_us), task_id, what)
+
+
+def ended(job_id: str, task_id: str, verdict: Verdict, detail: str) -> None:
+    level = logging.DEBUG if verdict is Verdict.SUCCEEDED else logging.WARNING
+    log.log(level, "%s: job=%r task_id=%s%s", verdict, job_id, task_id, f": {detail}" if detail else "")
+
+
+def still_running(job_id: str, task_id: str) -> None:
+    log.info("lease extended: job=%r task_id=%s: a worker still has it", job_id, task_id)
+
+
+def chore_failed(job_id: str, error: BaseException) -> None:
+    log.error("failed: job=%r: %r", job_id, error, exc_info=error)
+
+
+def bug(error: BaseException) -> None:
+    log.error("beat: unexpected error, going on: %r", error, exc_info=error)

@@ -1,0 +1,277 @@
+"""From due slots to messages: decide, claim, publish, mark. The database is told before the broker is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from celery_qbeat.agenda import Entry
+from celery_qbeat.engine import report
+from celery_qbeat.engine.desk import Desk, Parts, batched
+from celery_qbeat.errors import Doubt, Unavailable
+from celery_qbeat.flights import Airborne
+from celery_qbeat.jobs import Job, Run, State, Verdict
+from celery_qbeat.planning import Claim, Due, by_hand, decide
+from celery_qbeat.ports import End, Fate, Receipt, Release, Request, Shipment
+
+
+@dataclass(frozen=True, slots=True)
+class _Won:
+    """A claim that the database granted, and what the job's state was before."""
+
+    claim: Claim
+    job: Job | None
+    before: State | None
+
+    def without(self, lost: frozenset[str]) -> _Won:
+        """What is left when the ledger already had some of the runs."""
+        if not lost:
+            return self
+        return replace(self, claim=replace(self.claim, runs=tuple(r for r in self.claim.runs if r.task_id not in lost)))
+
+    @property
+    def claimed(self) -> list[Run]:
+        return [run for run in self.claim.runs if run.verdict is Verdict.CLAIMED]
+
+    def shipments(self) -> list[Shipment]:
+        if self.job is None:
+            return []
+        hand = self.claim.expected_us is None
+        return [Shipment(self.job, run, hand) for run in self.claimed]
+
+    def release(self, unsent: Sequence[Run]) -> Release:
+        ids = tuple(run.task_id for run in unsent)
+        if self.claim.expected_us is None or self.before is None:
+            return Release(self.claim.job_id, ids, None, None)
+        first = unsent[0].slot_us
+        back = self.claim.expected_us if first == self.claim.runs[0].slot_us else first
+        return Release(self.claim.job_id, ids, back, self.claim.next_us, self.before.last_run_us)
+
+
+class Sender:
+    """Claims what is due and publishes what was won."""
+
+    def __init__(self, parts: Parts, desk: Desk) -> None:
+        self._parts = parts
+        self._desk = desk
+
+    def dispatch(self, now: int, trusted: Callable[[], bool]) -> bool:
+        """One batch; whether more is due at once."""
+        desk = self._desk
+        # A broker that was away is asked with one job before a whole batch is claimed and released again.
+        limit = 1 if desk.broker_away else self._parts.limits.batch
+        entries = desk.agenda.due(now, limit)
+        wanted: list[_Won] = []
+        for entry in entries:
+            claim = self._decide(entry, now)
+            if claim is None:
+                desk.agenda.wait(entry)
+            else:
+                wanted.append(_Won(claim, entry.job, entry.state))
+        if not wanted:
+            return bool(entries)
+        try:
+            batch_id, won = self._claim(wanted, now)
+        except Unavailable:
+            for item in wanted:
+                desk.agenda.again(item.claim.job_id)
+            raise
+        for item in won:
+            self._move_on(item, now)
+        self._publish(batch_id, won, now, trusted)
+        return len(entries) == limit and bool(won) and not desk.broker_away
+
+    def run_by_hand(self, now: int, trusted: Callable[[], bool]) -> None:
+        """Answer the requests for single runs."""
+        desk, store = self._desk, self._parts.store
+        if not desk.asked or desk.broker_away:
+            return
+        for request in store.requests():
+            entry = desk.agenda.entries.get(request.job_id)
+            if entry is None:
+                report.unknown_request(request)
+            else:
+                self._by_hand(entry, request, now, trusted)
+            if desk.broker_away:
+                return
+            store.answer(desk.epoch, [request.id])
+        desk.asked = False
+
+    def resend(self, now: int, trusted: Callable[[], bool]) -> None:
+        """Publish again, under the same task id, what a dead beat may or may not have sent and the row wants resent."""
+        waiting, self._desk.resends = self._desk.resends, []
+        for batch_id, shipment in waiting:
+            receipt = self._parts.dispatcher.send([shipment], trusted)[0]
+            if receipt.fate in (Fate.NOT_SENT, Fate.DOUBT):
+                self._desk.resends.append((batch_id, shipment))
+                self._broker(receipt, 1)
+            else:
+                self._mark(batch_id, [shipment], [receipt], now, closes=False)
+
+    def _decide(self, entry: Entry, now: int) -> Claim | None:
+        job, slot = entry.job, entry.next_us
+        if job is None or slot is None:
+            raise AssertionError(f"{entry.id!r} is due without a job or a slot")
+        refusal = self._parts.privileges.refusal(job)
+        busy = self._desk.flights.busy(job.id)
+        due = Due(job, slot, fresh=entry.fresh, excused=entry.excused, busy=busy, refusal=refusal)
+        return decide(due, self._desk.moment(now))
+
+    def _by_hand(self, entry: Entry, request: Request, now: int, trusted: Callable[[], bool]) -> None:
+        desk, job = self._desk, entry.job
+        if job is None:
+            refusal = entry.problem
+        else:
+            refusal = self._parts.privileges.refusal(job) or ("" if job.scope.enabled else "its worker scope is disabled")
+        busy = desk.flights.busy(entry.id)
+        claim = by_hand(entry.id, job, request.asked_us, busy=busy, refusal=refusal, moment=desk.moment(now))
+        batch_id, won = self._claim([_Won(claim, job, None)], now)
+        self._publish(batch_id, won, now, trusted)
+
+    def _claim(self, wanted: Sequence[_Won], now: int) -> tuple[int, list[_Won]]:
+        """The batch id and what the database granted."""
+        desk = self._desk
+        batch_id = desk.next_batch()
+        try:
+            lost = self._parts.store.claim(desk.epoch, batch_id, [item.claim for item in wanted], now)
+        except Doubt:
+            # Perhaps committed, surely not published: undo it when the database is back.
+            desk.suspects.update(item.claim.job_id for item in wanted)
+            self._owe_release(batch_id, [item.release(item.claimed) for item in wanted if item.claimed])
+            raise
+        self._parts.fail_point("claimed")
+        won = []
+        for item in wanted:
+            if item.claim.job_id in lost:
+                report.already_decided(item.claim)
+                desk.suspects.add(item.claim.job_id)
+            else:
+                report.decided(item.claim)
+                won.append(item.without(lost))
+        return batch_id, won
+
+    def _move_on(self, item: _Won, now: int) -> None:
+        claim = item.claim
+        newest = claim.runs[-1].slot_us if claim.runs else None
+        ran = now if item.claimed else None
+        self._desk.agenda.moved(claim.job_id, claim.next_us, last_run_us=ran, last_slot_us=newest)
+
+    def _publish(self, batch_id: int, won: Sequence[_Won], now: int, trusted: Callable[[], bool]) -> None:
+        chores = self._parts.chores
+        inside = [item for item in won if item.job is not None and item.job.fn in chores and not item.job.from_code]
+        outside = [item for item in won if item not in inside] if inside else won
+        shipments = [shipment for item in outside for shipment in item.shipments()]
+        self._start_chores(batch_id, inside, now, closes=not shipments)
+        self._ship(batch_id, won, shipments, now, trusted)
+
+    def _ship(
+        self,
+        batch_id: int,
+        won: Sequence[_Won],
+        shipments: Sequence[Shipment],
+        now: int,
+        trusted: Callable[[], bool],
+    ) -> None:
+        def may_send() -> bool:
+            self._parts.fail_point("sending")
+            return trusted()
+
+        unsent: list[Shipment] = []
+        chunks = list(batched(shipments, self._parts.limits.chunk))
+        for number, chunk in enumerate(chunks, start=1):
+            if unsent:
+                unsent.extend(chunk)
+                continue
+            receipts = self._parts.dispatcher.send(chunk, may_send)
+            self._parts.fail_point("published")
+            unsent = self._mark(batch_id, chunk, receipts, now, closes=number == len(chunks))
+            self._parts.fail_point("marked")
+        if unsent:
+            self._give_back(batch_id, won, unsent)
+        self._desk.pay()
+
+    def _mark(
+        self, batch_id: int, chunk: Sequence[Shipment], receipts: Sequence[Receipt], now: int, *, closes: bool
+    ) -> list[Shipment]:
+        """Write what happened to a chunk; the shipments that surely were not sent."""
+        desk, store = self._desk, self._parts.store
+        unsent: list[Shipment] = []
+        sent: list[str] = []
+        ends: list[End] = []
+        for shipment, receipt in zip(chunk, receipts, strict=True):
+            job, run = shipment.job, shipment.run
+            if receipt.fate is Fate.NOT_SENT:
+                unsent.append(shipment)
+                continue
+            if receipt.fate is Fate.BAD:
+                report.unsendable(job, run, receipt.detail)
+                ends.append(End(run.task_id, Verdict.FAILED, f"could not be published: {receipt.detail}"))
+                continue
+            if receipt.fate is Fate.SENT:
+                report.sent(job, run)
+                sent.append(run.task_id)
+            else:
+                self._doubtful(batch_id, shipment, ends)
+            if receipt.fate is Fate.SENT or job.on_doubt == "resend":
+                desk.flights.add(Airborne(run.task_id, job.id, run.slot_us, now, run.lease_until_us or now))
+        self._broker(receipts[-1], len(unsent))
+        done = closes and not unsent
+        if sent or done:
+            desk.owed.append(lambda epoch: store.sent(epoch, batch_id, sent, now, closes=done))
+        if ends:
+            desk.owed.append(lambda epoch: store.conclude(epoch, ends, now))
+        desk.pay()
+        return unsent
+
+    def _doubtful(self, batch_id: int, shipment: Shipment, ends: list[End]) -> None:
+        job, run = shipment.job, shipment.run
+        resend = job.on_doubt == "resend"
+        report.in_doubt(job.id, run.slot_us, run.task_id, resend)
+        if resend:
+            self._desk.resends.append((batch_id, shipment))
+        else:
+            ends.append(End(run.task_id, Verdict.IN_DOUBT, "the broker went away while it was being sent"))
+
+    def _give_back(self, batch_id: int, won: Sequence[_Won], unsent: Sequence[Shipment]) -> None:
+        left: dict[str, list[Run]] = {}
+        for shipment in unsent:
+            left.setdefault(shipment.job.id, []).append(shipment.run)
+        releases = []
+        for item in won:
+            runs = left.get(item.claim.job_id)
+            if runs:
+                release = item.release(runs)
+                releases.append(release)
+                if release.back_to_us is not None and item.before is not None:
+                    self._desk.agenda.put_back(item.before, release.back_to_us)
+        self._owe_release(batch_id, releases)
+        store = self._parts.store
+        self._desk.owed.append(lambda epoch: store.sent(epoch, batch_id, [], 0, closes=True))
+
+    def _owe_release(self, batch_id: int, releases: Sequence[Release]) -> None:
+        store = self._parts.store
+        self._desk.owed.append(lambda epoch: store.release(epoch, batch_id, releases))
+
+    def _broker(self, last: Receipt, held_back: int) -> None:
+        desk = self._desk
+        away = last.fate in (Fate.NOT_SENT, Fate.DOUBT) and last.detail != ""
+        if away and not desk.broker_away:
+            report.broker_away(last.detail, held_back)
+        elif desk.broker_away and last.fate is Fate.SENT:
+            report.broker_back()
+        if away or last.fate is Fate.SENT:
+            desk.broker_away = away
+
+    def _start_chores(self, batch_id: int, won: Sequence[_Won], now: int, *, closes: bool) -> None:
+        desk, store = self._desk, self._parts.store
+        runs = [(shipment.job, shipment.run) for item in won for shipment in item.shipments()]
+        if not runs:
+            return
+        for job, run in runs:
+            desk.flights.add(Airborne(run.task_id, job.id, run.slot_us, now, run.lease_until_us or now))
+            desk.chores.append((run.task_id, job.id, self._parts.chores[job.fn](store, now)))
+            report.sent(job, run)
+        task_ids = [run.task_id for _, run in runs]
+        desk.owed.append(lambda epoch: store.sent(epoch, batch_id, task_ids, now, closes=closes))
+        desk.pay()
+

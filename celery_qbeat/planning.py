@@ -1,0 +1,262 @@
+"""When a job runs next, and what becomes of the slots that are due. Pure: time is an argument.
+
+An edit, an enable or a reload plans from now and so never fires a job by itself; a job whose schedule did not
+change keeps its next slot; only a job seen for the first time starts with `Schedule.first`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from celery_qbeat.jobs import Job, Run, State, Verdict, task_id
+
+ONCE_TOLERANCE_US = 60_000_000
+"""A `once` job that is first seen later than this after its instant is missed, not sent."""
+
+STEP_BACK_US = 3_600_000_000
+"""Slots decided up to this far ahead of the clock are not planned again after a step back (they would lose anyway)."""
+
+PASS_LIMIT = 1_000
+"""The most slots of one job that `catch_up=all` decides in one pass."""
+
+IN_FLIGHT_DETAIL = "previous run still in flight"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is the same for every decision of a tick. Slots before `serving_since_us` passed while nobody was dispatching."""
+
+    now_us: int
+    serving_since_us: int
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A due job. `fresh`: its slot is the first one; `excused`: it is late because it waited for its own run."""
+
+    job: Job
+    expected_us: int
+    fresh: bool = False
+    excused: bool = False
+    busy: bool = False
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A state row as it shall be. A new row gets `first_seen_us`; `spec` is added to the history when `record` is set.
+
+    `spec` None in the history means: from then on the job did not run (disabled, bad, gone).
+    """
+
+    job_id: str
+    first_seen_us: int
+    next_run_us: int | None
+    plan_key: str
+    problem: str = ""
+    late_after_us: int | None = None
+    spec: str | None = None
+    record: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Slots of one job, decided together: `runs` oldest first, any verdict; those `CLAIMED` are to be sent.
+
+    Wins only if the state's next_run_us is still `expected_us`, and (unless `rev` is None, a code entry) the row
+    still has this `rev` and is enabled. Then next_run_us becomes `next_us`. `expected_us` None: a run by hand, which
+    leaves the plan alone.
+    """
+
+    job_id: str
+    rev: int | None
+    expected_us: int | None
+    next_us: int | None
+    runs: tuple[Run, ...] = ()
+
+
+
+def bounded(job: Job, slot: int | None) -> int | None:
+    """`slot`, or None when it lies after the job's end."""
+    if slot is None or (job.end_us is not None and slot > job.end_us):
+        return None
+    return slot
+
+
+def first_slot(job: Job, now: int) -> int | None:
+    """The first slot of a job that was never planned before."""
+    start = job.start_us
+    if start is None or (start <= now and job.schedule.kind != "every"):
+        return bounded(job, job.schedule.first(now))
+    slot = job.schedule.first(max(start, now))
+    if slot is not None and slot < start:
+        slot = job.schedule.next_after(start - 1)
+    return bounded(job, slot)
+
+
+def slot_from_now(job: Job, last_run_us: int | None, now: int) -> int | None:
+    """The next slot of a job whose definition changed, was enabled or repaired: always later than now."""
+    start = job.start_us
+    if start is not None and start > now:
+        slot = job.schedule.first(start)
+        return bounded(job, slot if slot is None or slot >= start else job.schedule.next_after(start - 1))
+    if job.schedule.relative and last_run_us is not None:
+        slot = job.schedule.after_run(last_run_us, last_run_us)
+        if slot is not None and now < slot <= (job.schedule.next_after(now) or slot):
+            return bounded(job, slot)
+    return bounded(job, job.schedule.next_after(now))
+
+
+def kept_slot(job: Job, state: State, now: int) -> int | None:
+    """The slot in `state`, unless it is further away than the schedule could ask for (a clock that stepped back)."""
+    slot = state.next_run_us
+    if slot is None or slot <= now or (job.start_us is not None and job.start_us > now):
+        return slot
+    soonest = job.schedule.next_after(now)
+    if soonest is None or slot <= soonest:
+        return slot
+    decided = state.last_slot_us
+    if not job.schedule.relative and decided is not None and soonest <= decided <= now + STEP_BACK_US:
+        return slot
+    return bounded(job, soonest)
+
+
+def late_after(job: Job, since_us: int) -> int | None:
+    """When the job counts as late if no run succeeds after `since_us`: two periods, or two slots, later."""
+    first = job.schedule.next_after(max(since_us, (job.start_us or since_us) - 1))
+    return None if first is None else bounded(job, job.schedule.next_after(first))
+
+
+def decide(due: Due, moment: Moment) -> Claim | None:
+    """What becomes of every slot of a job that is due now, and its next slot; None: it waits for its own run to end."""
+    job = due.job
+    if due.busy and job.overlap == "skip" and (job.schedule.relative or job.catch_up == "all") and not due.refusal:
+        return None
+    if job.schedule.relative:
+        return _decide_relative(due, moment)
+    if job.catch_up == "all" and not due.refusal:
+        return _decide_each(due, moment)
+    return _decide_newest(due, moment)
+
+
+def by_hand(
+    job_id: str, job: Job | None, asked_us: int, *, busy: bool, refusal: str, moment: Moment
+) -> Claim:
+    """A run that somebody asked for: its slot is the asking's instant, and it leaves the plan alone.
+
+    `job` None: the row is bad, `refusal` says why.
+    """
+    if job is None or refusal:
+        run = Run(
+            job_id,
+            asked_us,
+            task_id(moment.instance, job_id, asked_us),
+            Verdict.REFUSED,
+            max(0, moment.now_us - asked_us),
+            detail=f"by hand: {refusal}",
+        )
+    elif busy and job.overlap == "skip":
+        run = _run(job, asked_us, Verdict.SKIPPED, moment, detail=f"by hand: {IN_FLIGHT_DETAIL}")
+    else:
+        run = _run(job, asked_us, Verdict.CLAIMED, moment, detail="by hand")
+    return Claim(job_id, None if job is None else job.rev, None, None, (run,))
+
+
+def _decide_relative(due: Due, moment: Moment) -> Claim:
+    job, slot, now = due.job, due.expected_us, moment.now_us
+    following = bounded(job, job.schedule.after_run(slot, now))
+    unserved = job.catch_up == "skip" and not due.fresh and not due.excused and slot < moment.serving_since_us
+    if due.refusal:
+        run = _run(job, slot, Verdict.REFUSED, moment, detail=due.refusal)
+    elif unserved:
+        run = _missed(job, slot, moment, "nobody was dispatching")
+    elif _past_grace(due, slot, moment):
+        run = _missed(job, slot, moment, _grace_reason(job))
+    else:
+        run = _run(job, slot, Verdict.CLAIMED, moment)
+    return Claim(job.id, job.rev, due.expected_us, following, (run,))
+
+
+def _decide_newest(due: Due, moment: Moment) -> Claim:
+    job, schedule, oldest = due.job, due.job.schedule, due.expected_us
+    until = moment.now_us if job.end_us is None else min(moment.now_us, job.end_us)
+    newest = schedule.latest(until)
+    if newest is None or newest < oldest:
+        # The zone's rules changed under a planned slot: it is no slot any more.
+        return Claim(job.id, job.rev, oldest, slot_from_now(job, None, moment.now_us))
+    following = bounded(job, schedule.next_after(newest))
+    runs: list[Run] = []
+    cutoff = moment.serving_since_us
+    if job.catch_up == "skip" and not due.fresh and not due.refusal and oldest < cutoff:
+        last = newest if newest < cutoff else schedule.latest(cutoff - 1)
+        if last is not None and last >= oldest:
+            runs.append(_missed(job, last, moment, "nobody was dispatching", _older(job, oldest, last)))
+            oldest = last + 1
+    if newest >= oldest:
+        runs.append(_newest_run(due, newest, _older(job, oldest, newest), moment))
+    return Claim(job.id, job.rev, due.expected_us, following, tuple(runs))
+
+
+def _newest_run(due: Due, slot: int, collapsed: int, moment: Moment) -> Run:
+    job = due.job
+    if due.refusal:
+        return _run(job, slot, Verdict.REFUSED, moment, collapsed, due.refusal)
+    if due.fresh and job.schedule.kind == "once" and moment.now_us - slot > ONCE_TOLERANCE_US:
+        return _missed(job, slot, moment, "its instant had passed when the row was first seen", collapsed)
+    if _past_grace(due, slot, moment):
+        return _missed(job, slot, moment, _grace_reason(job), collapsed)
+    if due.busy and job.overlap == "skip":
+        return _run(job, slot, Verdict.SKIPPED, moment, collapsed, IN_FLIGHT_DETAIL)
+    run = _run(job, slot, Verdict.CLAIMED, moment, collapsed)
+    # A new `every` job takes the current period, which began before anybody knew the job: that is not lateness.
+    return replace(run, late_us=0) if due.fresh else run
+
+
+def _decide_each(due: Due, moment: Moment) -> Claim:
+    job = due.job
+    runs: list[Run] = []
+    slot: int | None = due.expected_us
+    while slot is not None and slot <= moment.now_us and len(runs) < PASS_LIMIT:
+        if _past_grace(due, slot, moment):
+            runs.append(_missed(job, slot, moment, _grace_reason(job)))
+        else:
+            runs.append(_run(job, slot, Verdict.CLAIMED, moment))
+        slot = bounded(job, job.schedule.next_after(slot))
+        if job.overlap == "skip" and runs[-1].verdict is Verdict.CLAIMED:
+            break
+    return Claim(job.id, job.rev, due.expected_us, slot, tuple(runs))
+
+
+def _older(job: Job, oldest: int, newest: int) -> int:
+    return max(0, job.schedule.count(oldest - 1, newest) - 1)
+
+
+def _past_grace(due: Due, slot: int, moment: Moment) -> bool:
+    grace = due.job.grace_us
+    return grace is not None and not due.excused and not due.fresh and moment.now_us - slot > grace
+
+
+def _grace_reason(job: Job) -> str:
+    return f"its grace of {(job.grace_us or 0) // 1_000_000} s was over"
+
+
+def _missed(job: Job, slot: int, moment: Moment, why: str, collapsed: int = 0) -> Run:
+    late = (moment.now_us - slot) / 1_000_000
+    return _run(job, slot, Verdict.MISSED, moment, collapsed, f"{late:.1f} s late: {why}")
+
+
+def _run(job: Job, slot: int, verdict: Verdict, moment: Moment, collapsed: int = 0, detail: str = "") -> Run:
+    lease = None
+    if verdict is Verdict.CLAIMED:
+        lease = moment.now_us + job.max_run_us + (job.expires_s or 0) * 1_000_000
+    return Run(
+        job_id=job.id,
+        slot_us=slot,
+        task_id=task_id(moment.instance, job.id, slot),
+        verdict=verdict,
+        late_us=max(0, moment.now_us - slot),
+        collapsed=collapsed,
+        detail=detail,
+        lease_until_us=lease,
+    )

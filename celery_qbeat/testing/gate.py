@@ -1,0 +1,38 @@
+"""A gate that a test opens and shuts."""
+
+from __future__ import annotations
+
+from celery_qbeat.ports import FOREVER, Clock, Lease
+
+
+class OpenGate:
+    """Holds while `open` is true. `ttl_s` bounds the trust in a lease; a reopened gate gives a new term."""
+
+    def __init__(self, clock: Clock | None = None, ttl_s: float | None = None) -> None:
+        self.open = True
+        self.released = False
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._term = 0
+        self._held = False
+
+    def hold(self) -> Lease | None:
+        if not self.open or self.released:
+            self._held = False
+            return None
+        if not self._held:
+            self._held = True
+            self._term += 1
+        until = FOREVER
+        if self._clock is not None and self._ttl_s is not None:
+            until = self._clock.monotonic() + self._ttl_s
+        return Lease(f"term-{self._term}", until)
+
+    def yield_(self) -> None:
+        self.open = self._held = False
+
+    def release(self) -> None:
+        self.released = True
+
+    def describe(self) -> str:
+        return "open gate"
