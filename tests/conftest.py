@@ -139,9 +139,7 @@ def make_project(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cal
     """`make_project(broker, settings, ...)` writes a Celery project; at the end of the test all its processes die."""
     projects: list[Project] = []
 
-    def make(
-        broker: str = "filesystem://", settings: dict[str, Any] | None = None, **options: Any
-    ) -> Project:
+    def make(broker: str = "filesystem://", settings: dict[str, Any] | None = None, **options: Any) -> Project:
         project = Project(tmp_path / f"project-{len(projects) + 1}", broker, settings, **options)
         projects.append(project)
         return project

@@ -14,9 +14,7 @@ from tests.celeryproc import Code, Project
 from tests.servers import wait_for
 
 STOCK = "celery.beat:PersistentScheduler"
-EVERY_HALF_SECOND = {
-    "beat_schedule": {"often": {"task": "proj.tasks.record", "schedule": 0.5, "args": ["x"]}}
-}
+EVERY_HALF_SECOND = {"beat_schedule": {"often": {"task": "proj.tasks.record", "schedule": 0.5, "args": ["x"]}}}
 
 
 @pytest.fixture(params=["filesystem", "redis", "amqp"])
@@ -68,9 +66,7 @@ def test_killing_a_worker_ends_its_pool_too(make_project: Callable[..., Project]
     worker.freeze()
     worker.kill()
     assert worker.wait_exit() == -signal.SIGKILL
-    wait_for(
-        lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in pool), what="pool ends"
-    )
+    wait_for(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in pool), what="pool ends")
 
 
 def test_a_process_that_ends_early_shows_its_output(make_project: Callable[..., Project]) -> None:

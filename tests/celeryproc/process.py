@@ -68,9 +68,7 @@ class Process:
             )
         except AssertionError as late:
             raise AssertionError(f"{late}; its output:\n{self.output()}") from None
-        assert match is not None, (
-            f"{self.name} ended and had not printed {pattern!r}; its output:\n{self.output()}"
-        )
+        assert match is not None, f"{self.name} ended and had not printed {pattern!r}; its output:\n{self.output()}"
         return match
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -106,9 +104,7 @@ class Process:
         try:
             code = self._popen.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise AssertionError(
-                f"{self.name} has not ended in {timeout:g} s; its output:\n{self.output()}"
-            ) from None
+            raise AssertionError(f"{self.name} has not ended in {timeout:g} s; its output:\n{self.output()}") from None
         return code
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ class Code(str):
 class Project:
     """The package `proj` in a folder, and the processes that run it.
 
-    Its tasks (see `template/tasks.py`) are `proj.tasks.record`, `fail`, `sleep`, `retry`, `ignore`; each appends one line
+    Its tasks (see `template/tasks.py`) are `proj.tasks.record`, `fail`, `sleep`, `retry`, `ignore`; each appends a line
     to a file, which `records` reads. ``settings`` are those of Celery, ``broker`` is a URL; for `filesystem://` the
     folders are filled in. ``tasks`` is source that goes to the end of `tasks.py`. With ``headers=True`` a record
     also has the message's headers and delivery information.
@@ -106,9 +106,7 @@ class Project:
         self.processes.append(process)
         return process
 
-    def cli(
-        self, *args: str, timeout: float = 60.0, text: str | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def cli(self, *args: str, timeout: float = 60.0, text: str | None = None) -> subprocess.CompletedProcess[str]:
         """`celery -A proj ...` to its end; ``text`` is its standard input. The exit code is not checked."""
         return subprocess.run(
             self._command(*args),
@@ -152,14 +150,10 @@ class Project:
         name = task if task is None or "." in task else f"proj.tasks.{task}"
         return [record for record in records if name is None or record["task"] == name]
 
-    def wait_records(
-        self, count: int, task: str | None = None, deadline: float = 30.0
-    ) -> list[dict[str, Any]]:
+    def wait_records(self, count: int, task: str | None = None, deadline: float = 30.0) -> list[dict[str, Any]]:
         """Wait for at least ``count`` records and return all that there are."""
         what = f"{count} records of {task or 'any task'}"
-        return (
-            wait_for(lambda: r if len(r := self.records(task)) >= count else None, deadline, what=what) or []
-        )
+        return wait_for(lambda: r if len(r := self.records(task)) >= count else None, deadline, what=what) or []
 
     def sql(self, statement: str, **parameters: Any) -> list[sqlalchemy.Row[Any]]:
         """Run one statement (``:name`` for parameters) on the project's database, commit, and return the rows."""
@@ -175,9 +169,7 @@ class Project:
 
     def _environ(self) -> dict[str, str]:
         kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("CELERY", "QBEAT_", "PYTEST"))
+            name: value for name, value in os.environ.items() if not name.startswith(("CELERY", "QBEAT_", "PYTEST"))
         }
         path = os.pathsep.join([str(self.folder), str(_ROOT)])
         own = {

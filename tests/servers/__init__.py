@@ -1,4 +1,4 @@
-"""Real servers for the tests: each with its own port, its own data folder, and an end that comes even when the session crashes."""
+"""Real servers for the tests: each has its own port and data folder, and ends even when the session crashes."""
 
 from tests.servers.base import Server, ServerBroken, ServerMissing
 from tests.servers.mariadb import MariaDB

@@ -56,7 +56,8 @@ class Server(ABC):
         return whoever_runs_the_tests()
 
     def _prepare(self) -> None:
-        """Make the data folder; called once, before the first start."""
+        """Fill the folder, and give it to the server's user; called once, before the first start."""
+        self._user().own(self.folder)
 
     @abstractmethod
     def _command(self) -> list[str]:
@@ -86,7 +87,6 @@ class Server(ABC):
         attempts = 1 if self._prepared else 3
         if not self._prepared:
             self._prepare()
-            self._user().own(self.folder)
             self._prepared = True
         for attempt in range(attempts):
             self._spawn()
@@ -162,7 +162,6 @@ class Server(ABC):
 
     def run_as_user(self, command: list[str], **environment: str) -> None:
         """Run a command of the server's tool set as the server's user and wait for its end."""
-        self._user().own(self.folder)
         done = subprocess.run(
             command,
             cwd=self.folder,
@@ -175,9 +174,7 @@ class Server(ABC):
             **self._user().popen(),  # type: ignore[call-overload]
         )
         if done.returncode != 0:
-            raise ServerBroken(
-                f"{command[0]} ended with {done.returncode}\n{done.stdout.decode(errors='replace')}"
-            )
+            raise ServerBroken(f"{command[0]} ended with {done.returncode}\n{done.stdout.decode(errors='replace')}")
 
     def _spawn(self) -> None:
         options: dict[str, Any] = {**self._user().popen()}

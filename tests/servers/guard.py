@@ -1,4 +1,4 @@
-"""Everything that the session starts is known to one reaper process (`reaper.py`), which outlives a crash of the session."""
+"""All that the session starts is known to one reaper process (`reaper.py`), which outlives a crash of the session."""
 
 from __future__ import annotations
 

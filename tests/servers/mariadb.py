@@ -88,9 +88,7 @@ class MariaDB(Server):
         with self.connect(timeout=30.0) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (name,))
             for (thread,) in cursor.fetchall():
-                with suppress(
-                    pymysql.err.OperationalError, pymysql.err.InternalError
-                ):  # it may have gone by itself
+                with suppress(pymysql.err.OperationalError, pymysql.err.InternalError):  # it may have gone by itself
                     cursor.execute(f"KILL CONNECTION {thread}")
             cursor.execute(f"DROP DATABASE IF EXISTS {name}")
 
@@ -99,7 +97,7 @@ class MariaDB(Server):
         try:
             with self.connect(timeout=1.0) as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT 1")
-                return cursor.fetchone() == (1,)
+                return bool(cursor.fetchone() == (1,))
         except pymysql.err.OperationalError:
             return False
 
@@ -108,6 +106,7 @@ class MariaDB(Server):
 
     def _prepare(self) -> None:
         (self.folder / "init.sql").write_text(_INIT_SQL)
+        super()._prepare()
         self.run_as_user(
             [
                 self._install,
@@ -148,5 +147,6 @@ CREATE DATABASE IF NOT EXISTS test CHARACTER SET utf8mb4;
 CREATE USER IF NOT EXISTS 'root'@'127.0.0.1' IDENTIFIED BY '';
 GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;
 CREATE USER IF NOT EXISTS 'qbeat'@'127.0.0.1' IDENTIFIED BY '';
-GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE VIEW, SHOW VIEW, TRIGGER, LOCK TABLES ON *.* TO 'qbeat'@'127.0.0.1';
+GRANT SELECT, INSERT, UPDATE, DELETE, LOCK TABLES ON *.* TO 'qbeat'@'127.0.0.1';
+GRANT CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE VIEW, SHOW VIEW, TRIGGER ON *.* TO 'qbeat'@'127.0.0.1';
 """

@@ -103,13 +103,13 @@ class PostgreSQL(Server):
         """A new database; its name."""
         name = f"q{next(_names)}"
         with self.connect() as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")  # type: ignore[call-overload]
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return name
 
     def drop_database(self, name: str) -> None:
         """Drop a database, whoever is still connected."""
         with self.connect() as connection:
-            connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")  # type: ignore[call-overload]
+            connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def alive(self) -> bool:
         """SELECT 1."""
@@ -123,6 +123,7 @@ class PostgreSQL(Server):
         return _user()
 
     def _prepare(self) -> None:
+        super()._prepare()
         self.run_as_user(
             [
                 str(self._binaries / "initdb"),

@@ -112,6 +112,7 @@ class RabbitMQ(Server):
 
     def _prepare(self) -> None:
         (self.folder / "plugins").write_text("[].\n")
+        super()._prepare()
 
     def _configure(self) -> None:
         lines = [

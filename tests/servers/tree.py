@@ -34,6 +34,4 @@ def signal_tree(pid: int, number: signal.Signals) -> None:
             with suppress(psutil.NoSuchProcess):
                 child.send_signal(number)
         if number is signal.SIGKILL:
-            wait_for(
-                lambda: all(map(has_ended, children)), every=0.005, what=f"the processes under {pid} end"
-            )
+            wait_for(lambda: all(map(has_ended, children)), every=0.005, what=f"the processes under {pid} end")

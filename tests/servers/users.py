@@ -20,10 +20,8 @@ class User:
         """Give ``path`` to this user, with everything in it."""
         if not self.switch:
             return
-        os.chown(path, self.uid, self.gid)
-        for folder, names, files in os.walk(path):
-            for name in names + files:
-                os.chown(os.path.join(folder, name), self.uid, self.gid, follow_symlinks=False)
+        for each in [path, *path.rglob("*")]:
+            os.chown(each, self.uid, self.gid, follow_symlinks=False)
 
     def popen(self) -> dict[str, object]:
         """The keyword arguments of `subprocess.Popen` that make a process this user's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -64,9 +63,7 @@ def own_server(request: pytest.FixtureRequest) -> Server:
     if request.param == "redis":
         server: Server = request.getfixturevalue("own_redis")(persist=True)
         return server
-    fixture = {"postgresql": "own_postgres", "mariadb": "own_mariadb", "rabbitmq": "own_rabbitmq"}[
-        request.param
-    ]
+    fixture = {"postgresql": "own_postgres", "mariadb": "own_mariadb", "rabbitmq": "own_rabbitmq"}[request.param]
     factory: Callable[[], Server] = request.getfixturevalue(fixture)
     return factory()
 
@@ -215,13 +212,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_servers_end_when_the_test_session_is_killed_even_frozen_ones() -> None:
     root = Path(__file__).parents[2]
-    crashed = subprocess.run(
-        [sys.executable, "-c", CRASH, str(root)], capture_output=True, text=True, timeout=60
-    )
+    crashed = subprocess.run([sys.executable, "-c", CRASH, str(root)], capture_output=True, text=True, timeout=60)
     assert crashed.returncode == -signal.SIGKILL, crashed.stderr
     *pids, folder = crashed.stdout.split()
     wait_for(lambda: not any(psutil.pid_exists(int(pid)) for pid in pids), what="the servers are gone")
-    wait_for(lambda: not os.path.exists(folder), what="their folders are gone")
+    wait_for(lambda: not Path(folder).exists(), what="their folders are gone")
 
 
 def test_postgresql_takes_settings(own_postgres: Callable[..., PostgreSQL]) -> None:
