@@ -70,6 +70,10 @@ class Engine:
             return parts.limits.poll_s
         return 0.0 if more else self._pause()
 
+    def open(self) -> None:
+        """Connect to the database and check it, before the first tick. Raises SchemaError and Unavailable."""
+        self._parts.store.open()
+
     def close(self) -> None:
         """Give the lock back and the connections. Never raises."""
         self._parts.gate.release()
@@ -93,9 +97,10 @@ class Engine:
         self._reader.absorb(now, self._keep_trust)
         self._heartbeat(now)
         self._lander.land(now)
-        self._sender.resend(now, self._trusted)
-        self._sender.run_by_hand(now, self._trusted)
-        more = self._sender.dispatch(now, self._trusted)
+        with parts.undisturbed():
+            self._sender.resend(now, self._trusted)
+            self._sender.run_by_hand(now, self._trusted)
+            more = self._sender.dispatch(now, self._trusted)
         if desk.suspects:
             parts.fail_point("rereading")
             suspects = set(desk.suspects)
@@ -154,7 +159,8 @@ class Engine:
         self._lander = Lander(self._parts, self.desk)
 
     def _trusted(self) -> bool:
-        return self._lease is not None and self._parts.clock.monotonic() < self._lease.trusted_until
+        lease, parts = self._lease, self._parts
+        return lease is not None and parts.clock.monotonic() < lease.trusted_until and not parts.stopping()
 
     def _keep_trust(self) -> None:
         """Between parts of long work: renew; stop when the lock is another's now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -51,9 +52,17 @@ def _nothing(_name: str) -> None:
     return None
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The implementations behind the ports, and the rules."""
+    """The implementations behind the ports, and the rules.
+
+    `undisturbed` holds signals back from claim to mark, `stopping` says that one waits: then publishing ends early and
+    the rest is given back.
+    """
 
     store: Store
     gate: Gate
@@ -67,6 +76,8 @@ class Parts:
     code_jobs: Sequence[Job] = ()
     chores: Mapping[str, Chore] = field(default_factory=dict)
     fail_point: Callable[[str], None] = _nothing
+    undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext
+    stopping: Callable[[], bool] = _never
 
 
 @dataclass(slots=True)

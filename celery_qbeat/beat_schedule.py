@@ -1,0 +1,224 @@
+"""Schedules in code: `Schedule` for `app.conf.beat_schedule` under any Celery scheduler, and its entries as jobs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, ClassVar
+
+from celery.schedules import BaseSchedule, crontab, maybe_schedule, schedstate
+from celery.schedules import schedule as celery_interval
+
+from celery_qbeat import schedules
+from celery_qbeat.errors import ScheduleError
+from celery_qbeat.jobs import CODE_PREFIX, Job, fingerprint
+from celery_qbeat.schedules import Cron, Daily, Days, Every, Interval
+
+log = logging.getLogger("celery_qbeat")
+
+ARGS = "__args__"
+KWARGS = "__kwargs__"
+"""Where a code entry's Python arguments stand in `Job.options`."""
+
+NEVER_S = 86_400.0
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_Kind = Interval | Every | Daily | Cron
+
+
+class Schedule(BaseSchedule):  # type: ignore[misc]
+    """An exact schedule for `app.conf.beat_schedule`, the same arithmetic as the rows'.
+
+    Works under every Celery scheduler: `Schedule.every_secs(300).days_only([1, 2, 3, 4, 5]).dates_skip([(2026, 12,
+    25)])`, `Schedule.daily_at([2 * 3600, 14 * 3600]).days_skip([0]).in_zone("Europe/Berlin")`. Days are 0=Sunday to
+    6=Saturday. A value: it is never changed, pickles, and equals another of the same definition. Raises ScheduleError.
+    """
+
+    def __init__(self, inner: _Kind, app: Any = None) -> None:
+        super().__init__(app=app)
+        self.inner = inner
+
+    @classmethod
+    def every_secs(cls, seconds: float) -> Schedule:
+        """`seconds` after the last dispatch; the first time after `seconds`, not at once."""
+        return cls(Interval(seconds))
+
+    @classmethod
+    def every(cls, period: str) -> Schedule:
+        """Whole periods since 1970-01-01T00:00Z: '15m', '1h', '1d'."""
+        return cls(_parsed("every", period))
+
+    @classmethod
+    def daily_at(cls, times: Iterable[int | str]) -> Schedule:
+        """Times of day: seconds since local midnight, or 'HH:MM'."""
+        return cls(_parsed("daily", ",".join(str(time) for time in times)))
+
+    @classmethod
+    def cron(cls, text: str) -> Schedule:
+        """Five fields, as `celery_qbeat.schedules.cron` reads them."""
+        return cls(_parsed("cron", text))
+
+    def days_only(self, days: Iterable[int]) -> Schedule:
+        return self._with_days(only=frozenset(days))
+
+    def days_skip(self, days: Iterable[int]) -> Schedule:
+        return self._with_days(skip=frozenset(days))
+
+    def dates_skip(self, dates: Iterable[date | tuple[int, int, int]]) -> Schedule:
+        """Blackout dates, as `datetime.date` or (year, month, day)."""
+        return self._with_days(dates_skip=frozenset(d if isinstance(d, date) else _date(d) for d in dates))
+
+    def in_zone(self, zone: str) -> Schedule:
+        """Times of day and filters count in this IANA zone instead of UTC."""
+        return Schedule(replace(self.inner, zone=zone), self._app)
+
+    def _with_days(self, **filters: Any) -> Schedule:
+        days: Days = self.inner.days
+        return Schedule(replace(self.inner, days=replace(days, **filters)), self._app)
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        """The time from now to the slot after `last_run_at`; a long time when there is none."""
+        slot = self.inner.next_after(to_us(last_run_at))
+        return timedelta(seconds=NEVER_S) if slot is None else timedelta(microseconds=slot - to_us(self.now()))
+
+    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+        """Celery's contract: (due, seconds until the next look)."""
+        now = to_us(self.now())
+        slot = self.inner.next_after(to_us(last_run_at))
+        due = slot is not None and slot <= now
+        following = self.inner.next_after(now) if due else slot
+        wait = NEVER_S if following is None else (following - now) / 1_000_000
+        state: tuple[bool, float] = schedstate(due, wait)
+        return state
+
+    def __reduce__(self) -> tuple[type[Schedule], tuple[_Kind]]:
+        return Schedule, (self.inner,)
+
+    def __eq__(self, other: object) -> bool:
+        return self.inner == other.inner if isinstance(other, Schedule) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.inner)
+
+    def __repr__(self) -> str:
+        return f"<Schedule: {self.inner!r}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Any other Celery schedule, asked through `remaining_estimate`: it decides, DST mistakes included."""
+
+    schedule: Any
+    zone: str = "UTC"
+    kind: ClassVar[str] = "celery"
+    relative: ClassVar[bool] = True
+
+    def next_after(self, t: int, /) -> int | None:
+        moment = _EPOCH + timedelta(microseconds=t)
+        frozen = copy(self.schedule)
+        frozen.nowfun = lambda: moment
+        wait: timedelta = frozen.remaining_estimate(moment)
+        return t + max(1, round(wait / timedelta(microseconds=1)))
+
+    def first(self, now: int, /) -> int | None:
+        return self.next_after(now)
+
+    def after_run(self, slot: int, now: int, /) -> int | None:
+        return self.next_after(now)
+
+    def latest(self, now: int, /) -> int | None:
+        return None
+
+    def count(self, after: int, until: int, /) -> int:
+        return 0
+
+
+def code_jobs(app: Any) -> list[Job]:
+    """The entries of `app.conf.beat_schedule` as jobs. An entry that cannot be used is logged and left out."""
+    found = []
+    for name, entry in _entries(app).items():
+        try:
+            found.append(_job(name, entry, app))
+        except (ScheduleError, TypeError, KeyError, ValueError, AttributeError) as error:
+            log.error("beat_schedule entry %r will not run: %s: %s", name, type(error).__name__, error)
+    return found
+
+
+def _entries(app: Any) -> dict[str, Mapping[str, Any]]:
+    entries = dict(app.conf.beat_schedule or {})
+    if app.conf.result_expires and not app.backend.supports_autoexpire:
+        # As Celery's own scheduler does: backends that do not forget by themselves are cleaned once a day.
+        cleanup = {"task": "celery.backend_cleanup", "schedule": crontab("0", "4", "*"), "options": {"expires": 43_200}}
+        entries.setdefault("celery.backend_cleanup", cleanup)
+    return entries
+
+
+def _job(name: str, entry: Mapping[str, Any], app: Any) -> Job:
+    schedule = from_celery(maybe_schedule(entry["schedule"], entry.get("relative", False), app=app))
+    spec = json.dumps(["code", repr(schedule)])
+    options = dict(entry.get("options") or {})
+    options[ARGS] = entry.get("args") or ()
+    options[KWARGS] = entry.get("kwargs") or {}
+    return Job(
+        id=CODE_PREFIX + name,
+        fn=str(entry["task"]),
+        schedule=schedule,
+        plan_key=fingerprint(spec),
+        spec=spec,
+        overlap="allow",
+        rev=None,
+        options=options,
+    )
+
+
+def from_celery(schedule: Any) -> schedules.Schedule:
+    """The exact schedule that means the same as a Celery one; `Foreign` where there is none.
+
+    A plain `crontab` keeps Celery's reading (both day fields must match) and loses its DST mistakes: no hour is lost
+    when the clock goes back.
+    """
+    if isinstance(schedule, Schedule):
+        return schedule.inner
+    if type(schedule) is crontab and schedule.nowfun is None:
+        zone = getattr(schedule.tz, "key", None)
+        if zone is not None:
+            return _from_crontab(schedule, zone)
+    if type(schedule) is celery_interval and not schedule.relative and schedule.nowfun is None:
+        return Interval(schedule.run_every.total_seconds())
+    return Foreign(schedule)
+
+
+def _from_crontab(cron: Any, zone: str) -> Cron:
+    return Cron(
+        minute=frozenset(cron.minute),
+        hour=frozenset(cron.hour),
+        dom=None if cron._orig_day_of_month == "*" else frozenset(cron.day_of_month),
+        month=frozenset(cron.month_of_year),
+        dow=None if cron._orig_day_of_week == "*" else frozenset(cron.day_of_week),
+        both_days="and",
+        fixed=not any(mark in str(field) for field in (cron._orig_minute, cron._orig_hour) for mark in "*-/"),
+        zone=zone,
+    )
+
+
+def to_us(moment: datetime) -> int:
+    """Microseconds since the epoch of an aware datetime; a naive one is taken as UTC, as Celery does."""
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(microseconds=1)
+
+
+def _parsed(kind: str, text: str) -> _Kind:
+    parsed: Any = schedules.parse(kind, text)
+    found: _Kind = parsed
+    return found
+
+
+def _date(parts: tuple[int, int, int]) -> date:
+    try:
+        return date(*parts)
+    except (TypeError, ValueError) as error:
+        raise ScheduleError(f"dates_skip {parts!r}: {error}; write e.g. (2026, 12, 25)", field="dates_skip") from None

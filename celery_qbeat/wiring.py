@@ -1,0 +1,105 @@
+"""From settings to a working engine: the only place that names concrete classes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from celery_qbeat.beat_schedule import code_jobs
+from celery_qbeat.clock import SystemClock
+from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
+from celery_qbeat.engine import Engine, Limits, Parts
+from celery_qbeat.gates import RedisGate, StandaloneGate
+from celery_qbeat.jobs import RowRules, Verdict
+from celery_qbeat.ports import Clock, Gate, Store
+from celery_qbeat.privileges import BUILTIN_PRUNE, NAMESPACES, Privileges
+from celery_qbeat.settings import Settings
+from celery_qbeat.stores import SqlStore, hide_password, open_store
+
+DAY_US = 86_400_000_000
+
+
+def build(
+    app: Any,
+    settings: Settings,
+    *,
+    poll_s: float | None = None,
+    undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Engine:
+    """An engine for this app. Connects to nothing. Raises SettingsError for settings that do not fit together."""
+    poll = poll_s or settings.poll_interval
+    clock = SystemClock()
+    store = build_store(settings)
+    holder = holder_name()
+    return Engine(
+        Parts(
+            store=store,
+            gate=build_gate(settings, poll, holder, clock),
+            dispatcher=CeleryDispatcher(app, namespace=settings.namespace, instance=lambda: store.instance),
+            completions=CeleryCompletions(app, namespace=settings.namespace, instance=lambda: store.instance),
+            clock=clock,
+            privileges=build_privileges(app, settings),
+            rules=row_rules(settings),
+            limits=Limits(poll_s=poll),
+            holder=holder,
+            code_jobs=code_jobs(app),
+            chores={BUILTIN_PRUNE: pruning(settings)},
+            undisturbed=undisturbed,
+            stopping=stopping,
+        )
+    )
+
+
+def build_store(settings: Settings) -> SqlStore:
+    """The store behind `qbeat_database_url`."""
+    return open_store(settings.url, create_tables=settings.may_create_tables)
+
+
+def build_gate(settings: Settings, poll_s: float, holder: str, clock: Clock) -> Gate:
+    """A lock in Redis when `qbeat_redis_url` is set, else a gate that is always open."""
+    if settings.redis_url is None:
+        return StandaloneGate()
+    return RedisGate(settings.redis_url, settings.namespace, settings.lock_ttl, poll_s, holder, clock=clock)
+
+
+def build_privileges(app: Any, settings: Settings) -> Privileges:
+    """What rows may run in this app: its registered tasks, and the settings."""
+    app.loader.import_default_modules()
+    return Privileges(
+        registered=frozenset(app.tasks),
+        functions=frozenset(settings.functions),
+        namespaces=NAMESPACES + settings.privileged,
+        denied=frozenset(settings.denied),
+        queues=frozenset(settings.queues),
+    )
+
+
+def row_rules(settings: Settings) -> RowRules:
+    """How rows are read under these settings."""
+    return RowRules(min_interval_us=round(settings.min_interval * 1_000_000), cron=settings.cron)
+
+
+def pruning(settings: Settings) -> Callable[[Store, int], Iterator[int]]:
+    """The built-in chore that deletes what the ledger has kept long enough."""
+    keep = settings.retention
+
+    def prune(store: Store, now_us: int) -> Iterator[int]:
+        days = {verdict: keep.other for verdict in Verdict}
+        days |= {Verdict.SUCCEEDED: keep.succeeded, Verdict.FAILED: keep.failed}
+        return store.prune({verdict: now_us - round(kept * DAY_US) for verdict, kept in days.items()}, now_us)
+
+    return prune
+
+
+def holder_name() -> str:
+    """How this process is named to people: host and pid."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def engine_database(settings: Settings) -> str:
+    """The database's URL for a banner, its password hidden."""
+    return hide_password(settings.url)
