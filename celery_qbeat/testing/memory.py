@@ -2,48 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
-from inspect import isgeneratorfunction
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
-from celery_qbeat.errors import Fenced, QbeatError, Unavailable
+from celery_qbeat.errors import Fenced
 from celery_qbeat.jobs import DEFAULT_MAX_RUN_US, IN_FLIGHT, Run, State, Verdict, Worker, read_worker
 from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row
 from celery_qbeat.testing.database import INSTANCE, Batch, Database, Edits, Entry, Extra
+from celery_qbeat.testing.faults import Faults, call
 
 CHUNK = 2_000
 GUESSES = frozenset({Verdict.LOST, Verdict.IN_DOUBT})
 FAILURES = frozenset({Verdict.FAILED, Verdict.REVOKED, Verdict.EXPIRED, Verdict.UNKNOWN_TASK, Verdict.LOST})
 
-P = ParamSpec("P")
-R = TypeVar("R")
-S = TypeVar("S", bound="MemoryStore")
 
-
-def _call(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """A call of the server: one at a time, and it may be made to fail before or after its work is done."""
-    name = method.__name__
-
-    @wraps(method)
-    def call(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self.database.lock:
-            self._fail(name, "before")
-            result = method(self, *args, **kwargs)
-            self._fail(name, "after")
-            return result
-
-    @wraps(method)
-    def parts(self: S, *args: P.args, **kwargs: P.kwargs) -> Any:
-        self._fail(name, "before")
-        yield from method(self, *args, **kwargs)  # type: ignore[misc]
-        self._fail(name, "after")
-
-    return cast("Callable[Concatenate[S, P], R]", parts if isgeneratorfunction(method) else call)
-
-
-class MemoryStore(Edits):
+class MemoryStore(Edits, Faults):
     """A `Store` in memory, with the means to edit it as people edit tables, to look at it, and to make it fail.
 
     `session()` gives another store over the same database, as a second beat would have it.
@@ -51,43 +24,16 @@ class MemoryStore(Edits):
 
     def __init__(self, database: Database | None = None, *, instance: str = INSTANCE) -> None:
         super().__init__(database or Database(instance=instance))
-        self._faults: dict[tuple[str, str], list[QbeatError | type[QbeatError]]] = {}
+        Faults.__init__(self)
         self._cursor: int | None = None
         self._known: dict[str, int] = {}
 
     def session(self) -> MemoryStore:
         return MemoryStore(self.database)
 
-    def fail_next(
-        self,
-        method: str,
-        when: Literal["before", "after"] = "before",
-        error: QbeatError | type[QbeatError] = Unavailable,
-    ) -> None:
-        """Make this session's next call of `method` raise; `after`: the work was done, but the caller is not told."""
-        if method not in vars(MemoryStore):
-            raise ValueError(f"a store has no method {method!r}")
-        self._faults.setdefault((method, when), []).append(error)
-
-    @property
-    def down(self) -> bool:
-        """The server is away, for every session."""
-        return self.database.down
-
-    @down.setter
-    def down(self, value: bool) -> None:
-        self.database.down = value
-
-    def _fail(self, method: str, when: str) -> None:
-        if self.database.down and method != "close":
-            raise Unavailable("the database is down")
-        waiting = self._faults.get((method, when))
-        if waiting:
-            raise waiting.pop(0)
-
     # ------------------------------------------------------------ the port
 
-    @_call
+    @call
     def open(self) -> None:
         pass
 
@@ -101,14 +47,14 @@ class MemoryStore(Edits):
     def instance(self) -> str:
         return self.database.instance
 
-    @_call
+    @call
     def take_epoch(self, holder: str, now_us: int) -> int:
         base = self.database
         base.epoch = max(base.epoch, max((b.epoch for b in base.batches.values()), default=0)) + 1
         base.holder, base.seen_us = holder, now_us
         return base.epoch
 
-    @_call
+    @call
     def beat(self, epoch: int, now_us: int) -> None:
         self._fence(epoch)
         self.database.seen_us = now_us
@@ -117,34 +63,32 @@ class MemoryStore(Edits):
         if epoch != self.database.epoch:
             raise Fenced(f"epoch {self.database.epoch} was taken by {self.database.holder}")
 
-    @_call
+    @call
     def workers(self) -> Mapping[str, Worker]:
         return {name: read_worker({**row, "name": name}) for name, row in self.database.workers.items()}
 
-    @_call
+    @call
     def load(self) -> Iterator[Loaded]:
         base = self.database
-        self._cursor, self._known = len(base.log), {}
-        try:
-            ids = sorted(base.jobs)
-            for start in range(0, len(ids), CHUNK):
-                with base.lock:
-                    rows = [self._row(job_id) for job_id in ids[start : start + CHUNK] if job_id in base.jobs]
-                yield Loaded(rows=rows)
+        # Without a cursor until the end: a load that was given up must be begun again.
+        cursor, self._cursor, self._known = len(base.log), None, {}
+        ids = sorted(base.jobs)
+        for start in range(0, len(ids), CHUNK):
             with base.lock:
-                orphans = [state for job_id, state in sorted(base.state.items()) if job_id not in base.jobs]
-            if orphans:
-                yield Loaded(orphans=orphans)
-        except BaseException:
-            self._cursor = None
-            raise
+                rows = [self._row(job_id) for job_id in ids[start : start + CHUNK] if job_id in base.jobs]
+            yield Loaded(rows=rows)
+        with base.lock:
+            orphans = [state for job_id, state in sorted(base.state.items()) if job_id not in base.jobs]
+        self._cursor = cursor
+        if orphans:
+            yield Loaded(orphans=orphans)
 
     def _row(self, job_id: str) -> tuple[Row, State | None]:
         row = self.database.jobs[job_id]
         self._known[job_id] = row["rev"]
         return dict(row), self.database.state.get(job_id)
 
-    @_call
+    @call
     def changes(self) -> Changes:
         base = self.database
         if self._cursor is None:
@@ -163,11 +107,11 @@ class MemoryStore(Edits):
             asked=any(op == "R" for op, _ in entries),
         )
 
-    @_call
+    @call
     def states(self, job_ids: Sequence[str]) -> Mapping[str, State]:
         return {job_id: self.database.state[job_id] for job_id in job_ids if job_id in self.database.state}
 
-    @_call
+    @call
     def plan(self, epoch: int, plans: Sequence[Plan], now_us: int) -> None:
         self._fence(epoch)
         base = self.database
@@ -184,7 +128,7 @@ class MemoryStore(Edits):
             if plan.record:
                 base.history.append((plan.job_id, now_us, plan.spec))
 
-    @_call
+    @call
     def forget(self, epoch: int, job_ids: Sequence[str], now_us: int) -> None:
         self._fence(epoch)
         for job_id in job_ids:
@@ -192,7 +136,7 @@ class MemoryStore(Edits):
                 self.database.extra.pop(job_id)
                 self.database.history.append((job_id, now_us, None))
 
-    @_call
+    @call
     def claim(self, epoch: int, batch_id: int, claims: Sequence[Claim], now_us: int) -> frozenset[str]:
         self._fence(epoch)
         lost: set[str] = set()
@@ -218,11 +162,13 @@ class MemoryStore(Edits):
     def _may(self, claim: Claim) -> bool:
         base = self.database
         row, state = base.jobs.get(claim.job_id), base.state.get(claim.job_id)
-        if claim.expected_us is None:
-            return claim.rev is None or row is not None
-        if claim.rev is not None and (row is None or row["rev"] != claim.rev or not row["enabled"]):
+        if state is None or (claim.rev is not None and row is None):
             return False
-        return state is not None and state.next_run_us == claim.expected_us
+        if claim.expected_us is None:
+            return True
+        if claim.rev is not None and row is not None and (row["rev"] != claim.rev or not row["enabled"]):
+            return False
+        return state.next_run_us == claim.expected_us
 
     def _enter(self, run: Run, epoch: int, batch_id: int, now_us: int, *, by_hand: bool) -> None:
         open_ = run.verdict in IN_FLIGHT
@@ -234,7 +180,7 @@ class MemoryStore(Edits):
             verdict=run.verdict,
             claimed_us=now_us,
             batch_id=batch_id if open_ else None,
-            epoch=epoch,
+            epoch=epoch if open_ else 0,
             late_us=run.late_us,
             collapsed=run.collapsed,
             detail=run.detail,
@@ -247,22 +193,20 @@ class MemoryStore(Edits):
         self.database.by_slot[run.slot_us, run.job_id] = entry
 
     def _moved(self, claim: Claim, new: Sequence[Run], won: int, epoch: int, now_us: int) -> None:
-        state = self.database.state.get(claim.job_id)
-        if state is None:
+        state, extra = self.database.state[claim.job_id], self.database.extra[claim.job_id]
+        extra.runs += won
+        extra.last_verdict = new[-1].verdict if new else extra.last_verdict
+        if claim.expected_us is None:
             return
-        extra = self.database.extra[claim.job_id]
-        if won:
-            state = replace(state, last_run_us=now_us)
-            extra.runs += won
-        if claim.expected_us is not None:
-            newest = max((run.slot_us for run in claim.runs), default=state.last_slot_us)
-            state = replace(state, next_run_us=claim.next_us, last_slot_us=newest)
-            extra.claim_epoch = epoch
-        if new:
-            extra.last_verdict = new[-1].verdict
-        self.database.state[claim.job_id] = state
+        extra.claim_epoch = epoch
+        self.database.state[claim.job_id] = replace(
+            state,
+            next_run_us=claim.next_us,
+            last_run_us=now_us if won else state.last_run_us,
+            last_slot_us=max((run.slot_us for run in claim.runs), default=state.last_slot_us),
+        )
 
-    @_call
+    @call
     def sent(self, epoch: int, batch_id: int, task_ids: Sequence[str], now_us: int, *, closes: bool) -> None:
         self._fence(epoch)
         for task_id in task_ids:
@@ -279,7 +223,7 @@ class MemoryStore(Edits):
         if closes and batch is not None and batch.sent_us is None:
             batch.sent_us = now_us
 
-    @_call
+    @call
     def release(self, epoch: int, batch_id: int, releases: Sequence[Release]) -> None:
         self._fence(epoch)
         for release in releases:
@@ -314,16 +258,16 @@ class MemoryStore(Edits):
     def _back(self, state: State, release: Release, n: int) -> None:
         left = [entry for entry in self.database.ledger if entry.job_id == state.job_id]
         left.sort(key=lambda entry: entry.slot_us)
-        state = replace(state, last_run_us=release.last_run_us)
-        if release.back_to_us is not None:
-            slot = max((entry.slot_us for entry in left if not entry.by_hand), default=None)
-            state = replace(state, next_run_us=release.back_to_us, last_slot_us=slot)
         extra = self.database.extra[state.job_id]
         extra.runs -= n
         extra.last_verdict = left[-1].verdict if left else ""
-        self.database.state[state.job_id] = state
+        if release.back_to_us is not None:
+            slot = max((entry.slot_us for entry in left if not entry.by_hand), default=None)
+            self.database.state[state.job_id] = replace(
+                state, next_run_us=release.back_to_us, last_run_us=release.last_run_us, last_slot_us=slot
+            )
 
-    @_call
+    @call
     def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Sequence[str]:
         self._fence(epoch)
         changed = []
@@ -352,37 +296,37 @@ class MemoryStore(Edits):
             extra.last_error = end.detail or end.verdict.value
         self.database.state[entry.job_id] = state
 
-    @_call
+    @call
     def flights(self) -> Iterator[Sequence[Flight]]:
         with self.database.lock:
             found = [_flight(entry) for entry in self.database.ledger if entry.verdict in IN_FLIGHT]
         for start in range(0, len(found), CHUNK):
             yield found[start : start + CHUNK]
 
-    @_call
+    @call
     def close_batches(self, epoch: int, now_us: int) -> None:
         self._fence(epoch)
         for batch in self.database.batches.values():
             if batch.sent_us is None and batch.epoch < epoch:
                 batch.sent_us = now_us
 
-    @_call
+    @call
     def requests(self) -> Sequence[Request]:
         return sorted(self.database.requests.values(), key=lambda request: (request.asked_us, request.id))
 
-    @_call
+    @call
     def answer(self, epoch: int, request_ids: Sequence[int]) -> None:
         self._fence(epoch)
         for request_id in request_ids:
             self.database.requests.pop(request_id, None)
 
-    @_call
+    @call
     def drift(self) -> bool:
         if self._cursor != len(self.database.log):
             return False
         return self._known != {job_id: row["rev"] for job_id, row in self.database.jobs.items()}
 
-    @_call
+    @call
     def prune(self, before_us: Mapping[Verdict, int], now_us: int) -> Iterator[int]:
         with self.database.lock:
             old = [
