@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, ClassVar
 
+from celery.backends.base import DisabledBackend
 from celery.schedules import BaseSchedule, crontab, maybe_schedule, schedstate
 from celery.schedules import schedule as celery_interval
 
@@ -30,7 +31,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _Kind = Interval | Every | Daily | Cron
 
 
-class Schedule(BaseSchedule):  # type: ignore[misc]
+class Schedule(BaseSchedule):
     """An exact schedule for `app.conf.beat_schedule`, the same arithmetic as the rows'.
 
     Works under every Celery scheduler: `Schedule.every_secs(300).days_only([1, 2, 3, 4, 5]).dates_skip([(2026, 12,
@@ -150,7 +151,8 @@ def code_jobs(app: Any) -> list[Job]:
 
 def _entries(app: Any) -> dict[str, Mapping[str, Any]]:
     entries = dict(app.conf.beat_schedule or {})
-    if app.conf.result_expires and not app.backend.supports_autoexpire:
+    keeps = not app.backend.supports_autoexpire and not isinstance(app.backend, DisabledBackend)
+    if app.conf.result_expires and keeps:
         # As Celery's own scheduler does: backends that do not forget by themselves are cleaned once a day.
         cleanup = {"task": "celery.backend_cleanup", "schedule": crontab("0", "4", "*"), "options": {"expires": 43_200}}
         entries.setdefault("celery.backend_cleanup", cleanup)

@@ -261,9 +261,13 @@ def _reading(row: _Row, rules: RowRules, workers: Mapping[str, Worker]) -> Readi
 
 def _check_id(job_id: str) -> None:
     if job_id.startswith(CODE_PREFIX):
-        raise JobError(f"id: {job_id!r} starts with {CODE_PREFIX!r}, which is kept for entries of beat_schedule", field="id")
+        raise JobError(
+            f"id: {job_id!r} starts with {CODE_PREFIX!r}, which is kept for entries of beat_schedule", field="id"
+        )
     if not job_id.isprintable():
-        raise JobError(f"id: {job_id!r} has a character that cannot be printed; choose one like 'shop.cleanup.hourly'", field="id")
+        raise JobError(
+            f"id: {job_id!r} has a character that cannot be printed; choose one like 'shop.cleanup.hourly'", field="id"
+        )
 
 
 def check_payload(args: str, kwargs: str) -> None:
@@ -284,7 +288,9 @@ def _json(field: str, text: str, wanted: type, example: str) -> None:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise JobError(f"{field}: {_short(text)} is not JSON ({reason}); write it like {example}", field=field) from None
+        raise JobError(
+            f"{field}: {_short(text)} is not JSON ({reason}); write it like {example}", field=field
+        ) from None
     if not isinstance(value, wanted):
         kind = "list" if wanted is list else "object"
         raise JobError(f"{field}: {_short(text)} is not a JSON {kind}; write it like {example}", field=field)

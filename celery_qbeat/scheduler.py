@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from celery import beat
 
@@ -18,10 +18,12 @@ from celery_qbeat.wiring import build, engine_database
 
 log = logging.getLogger("celery_qbeat")
 
+Made = TypeVar("Made")
+
 ENDINGS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Scheduler(beat.Scheduler):  # type: ignore[misc]
+class Scheduler(beat.Scheduler):
     """Celery's scheduler interface over an `Engine`.
 
     Celery builds it twice: first with `lazy=True`, for its banner only, so nothing is connected before
@@ -31,12 +33,14 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
     max_interval = 1
 
-    def __init__(self, app: Any, *args: Any, max_interval: float | None = None, lazy: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, app: Any, *args: Any, max_interval: float | None = None, lazy: bool = False, **kwargs: Any
+    ) -> None:
         self.settings: Settings = _or_exit(lambda: read_settings(app.conf))
         self._engine: Engine | None = None
         self._in_tick = False
         # Celery hands over --max-interval here; the poll interval is ours, and never longer than the one asked for.
-        self._poll = min(self.settings.poll_interval, max_interval or self.settings.poll_interval)
+        self._poll: float = min(self.settings.poll_interval, max_interval or self.settings.poll_interval)
         super().__init__(app, *args, max_interval=self._poll, lazy=lazy, **kwargs)
 
     def setup_schedule(self) -> None:
@@ -113,7 +117,7 @@ def stopping() -> bool:
     return not signal.sigpending().isdisjoint(ENDINGS)
 
 
-def _or_exit(make: Any) -> Any:
+def _or_exit(make: Callable[[], Made]) -> Made:
     try:
         return make()
     except QbeatError as error:

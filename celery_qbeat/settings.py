@@ -63,9 +63,12 @@ class Settings(BaseModel):
     min_interval: Annotated[
         float, Field(ge=0.001, le=86_400, description="the floor of `interval` rows, in seconds")
     ] = 1.0
-    cron: Annotated[bool, Field(strict=True, description="whether `cron` rows run; False: stored, shown, never due")] = False
+    cron: Annotated[
+        bool, Field(strict=True, description="whether `cron` rows run; False: stored, shown, never due")
+    ] = False
     functions: Annotated[
-        Names, Field(description="exact names that rows may run though the beat cannot import them, or though privileged")
+        Names,
+        Field(description="exact names that rows may run though the beat cannot import them, or though privileged"),
     ] = ()
     privileged: Annotated[Names, Field(description="more namespaces that no row may run, such as 'ops.'")] = ()
     denied: Annotated[Names, Field(description="exact names that no row may run, whatever else says so")] = ()

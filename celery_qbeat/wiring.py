@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from sqlalchemy import make_url
+
 from celery_qbeat.beat_schedule import code_jobs
 from celery_qbeat.clock import SystemClock
 from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
@@ -17,7 +19,7 @@ from celery_qbeat.jobs import RowRules, Verdict
 from celery_qbeat.ports import Clock, Gate, Store
 from celery_qbeat.privileges import BUILTIN_PRUNE, NAMESPACES, Privileges
 from celery_qbeat.settings import Settings
-from celery_qbeat.stores import SqlStore, hide_password, open_store
+from celery_qbeat.stores import SqlStore, open_store
 
 DAY_US = 86_400_000_000
 
@@ -102,4 +104,4 @@ def holder_name() -> str:
 
 def engine_database(settings: Settings) -> str:
     """The database's URL for a banner, its password hidden."""
-    return hide_password(settings.url)
+    return make_url(settings.url).render_as_string(hide_password=True)
