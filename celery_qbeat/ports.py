@@ -62,7 +62,7 @@ class Gate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A part of a full load: rows with their states, and the states of ids that have no row (code entries, deleted rows)."""
+    """A part of a full load: rows with their states; and the states of ids without a row (code entries, deleted rows)."""
 
     rows: Sequence[tuple[Row, State | None]] = ()
     orphans: Sequence[State] = ()
@@ -109,7 +109,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A run in the ledger without an end. `epoch`: of the beat that claimed it; `sent_us` None: claimed, perhaps sent."""
+    """A run in the ledger without an end, claimed under `epoch`. `sent_us` None: claimed, perhaps sent."""
 
     task_id: str
     job_id: str
@@ -133,7 +133,7 @@ class Request:
 
 
 class Store(Protocol):
-    """The database. One writer at a time uses it, under its epoch; a batch id is `epoch << 20 | n`, made by the writer."""
+    """The database, written by one beat at a time under its epoch. The writer makes batch ids: `epoch << 20 | n`."""
 
     def open(self) -> None:
         """Connect and check: tables there, schema version right, triggers alive. Raises SchemaError with what to do."""
@@ -149,7 +149,7 @@ class Store(Protocol):
         """The UUID of this set of tables, made at their creation."""
 
     def take_epoch(self, holder: str, now_us: int) -> int:
-        """Become the writer: every claim under an older epoch fails from now on. The new epoch is the last one + 1 at least."""
+        """Become the writer: claims under older epochs fail from now on. The new epoch is at least the last one + 1."""
 
     def beat(self, epoch: int, now_us: int) -> None:
         """Note that this writer lives. Raises Fenced."""
@@ -173,7 +173,7 @@ class Store(Protocol):
         """Drop the states of jobs that are gone, and note their end in the history. The ledger stays."""
 
     def claim(self, epoch: int, batch_id: int, claims: Sequence[Claim], now_us: int) -> frozenset[str]:
-        """One transaction under the epoch: what was LOST, by job id (the claim) or by task id (a single run of a claim).
+        """One transaction under the epoch: what was LOST, by job id (the claim) or by task id (one run of a claim).
 
         A claim is lost when its slot or its row is not what it expects, and when all its `CLAIMED` runs are in the
         ledger already; then the plan moves on to `next_us` all the same. A batch row is written (open, `sent_us` NULL)
@@ -206,7 +206,7 @@ class Store(Protocol):
         """These requests are dealt with."""
 
     def drift(self) -> bool:
-        """Whether the table differs from what was read (count and sum of rev): True asks for a reload. Cheap, not free."""
+        """Whether the table differs from what was read (count and sum of rev): True asks for a reload. Not quite free."""
 
     def prune(self, before_us: Mapping[Verdict, int], now_us: int) -> Iterator[int]:
         """Delete old ledger, history and change rows, a short transaction for each step; yields how many went."""

@@ -63,7 +63,7 @@ class Privileges:
         if queue in allowed:
             return ""
         known = ", ".join(sorted(allowed)) or "none"
-        return f"queue: {queue!r} is not an allowed queue (allowed: {known}); list it in qbeat_queues or the worker's queues"
+        return f"queue: {queue!r} is not allowed (allowed: {known}); list it in qbeat_queues or the worker's queues"
 
     def may_run(self) -> list[str]:
         """The names that some row could run, sorted: what a form offers."""

@@ -95,7 +95,7 @@ def read_settings(conf: Mapping[str, Any]) -> Settings:
     given = {name: conf[PREFIX + name] for name in Settings.model_fields if PREFIX + name in conf}
     _refuse_unknown(conf)
     try:
-        settings = Settings.model_validate({name: value for name, value in given.items()})
+        settings = Settings.model_validate(given)
     except ValidationError as error:
         raise SettingsError(_sentence(error)) from None
     _check_namespaces(settings.privileged)
@@ -124,7 +124,7 @@ def _check_namespaces(names: tuple[str, ...]) -> None:
     for name in names:
         if not name.endswith("."):
             raise SettingsError(
-                f"{PREFIX}privileged: {name!r} is not a namespace; write {name + '.'!r}, or put the name into {PREFIX}denied"
+                f"{PREFIX}privileged: {name!r} is not a namespace; write {name + '.'!r}, or put it into {PREFIX}denied"
             )
 
 

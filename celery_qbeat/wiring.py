@@ -90,7 +90,7 @@ def pruning(settings: Settings) -> Callable[[Store, int], Iterator[int]]:
     keep = settings.retention
 
     def prune(store: Store, now_us: int) -> Iterator[int]:
-        days = {verdict: keep.other for verdict in Verdict}
+        days = dict.fromkeys(Verdict, keep.other)
         days |= {Verdict.SUCCEEDED: keep.succeeded, Verdict.FAILED: keep.failed}
         return store.prune({verdict: now_us - round(kept * DAY_US) for verdict, kept in days.items()}, now_us)
 

@@ -152,8 +152,8 @@ def test_any_other_celery_schedule_is_asked_itself() -> None:
     assert relative.next_after(to_us(utc("2026-06-01T12:20:00"))) == to_us(utc("2026-06-01T13:00:00"))
 
 
-def test_a_backend_that_never_forgets_is_cleaned_once_a_day() -> None:
-    app = Celery("t", broker="memory://", backend="file:///nowhere")
+def test_a_backend_that_never_forgets_is_cleaned_once_a_day(tmp_path: Path) -> None:
+    app = Celery("t", broker="memory://", backend=f"file://{tmp_path}")
     app.conf.beat_schedule = {}
     assert [job.id for job in code_jobs(app)] == ["code:celery.backend_cleanup"]
     assert code_jobs(Celery("t", broker="memory://")) == []
