@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
-from celery_qbeat.errors import ScheduleError
 from celery_qbeat.schedules.base import Kind, Terms, rebuild
 from celery_qbeat.schedules.calendared import Calendared
-from celery_qbeat.schedules.dates import ALL_MONTHS, BothDays, dates_of
+from celery_qbeat.schedules.dates import ALL_MONTHS, BothDays, Dates, dates_of
 from celery_qbeat.schedules.days import ALL_DAYS, DAY_NAMES, Days
 from celery_qbeat.schedules.text import quote, refuse
 from celery_qbeat.schedules.wall import Wall
@@ -38,30 +37,30 @@ _MACROS = {
     "@hourly": "0 * * * *",
 }
 # What other crons understand, and what to write here.
-_FOREIGN = (
-    ("?", "'?' is not supported; write '*'"),
-    ("#", "'#' is not supported; for a first Monday write '0 9 1-7 * *' with days_only 'mon'"),
-    ("L", "'L' is not supported; write the day, e.g. '0 9 28 * *'"),
-    ("W", "'W' is not supported; write '*' in day-of-month with weekdays, e.g. '0 9 * * 1-5'"),
-    ("~", "'~' is not supported; write one number, e.g. '17 2 * * *'"),
-    ("H", "'H' is not supported; write one number, e.g. '17 2 * * *'"),
-)
+_FOREIGN = {
+    "?": "write '*'",
+    "#": "for a first Monday write '0 9 1-7 * *' with days_only 'mon'",
+    "L": "write the day, e.g. '0 9 28 * *'",
+    "W": "write '*' in day-of-month with weekdays, e.g. '0 9 * * 1-5'",
+    "~": "write one number, e.g. '17 2 * * *'",
+    "H": "write one number, e.g. '17 2 * * *'",
+}
 
 
 class _Field(NamedTuple):
+    attribute: str
     name: str
     low: int
     high: int
     names: dict[str, int]
-    size: int
 
 
 _FIELDS = (
-    _Field("minute", 0, 59, {}, 60),
-    _Field("hour", 0, 23, {}, 24),
-    _Field("day-of-month", 1, 31, {}, 31),
-    _Field("month", 1, 12, {name: number for number, name in enumerate(_MONTH_NAMES, 1)}, 12),
-    _Field("day-of-week", 0, 7, {name: number for number, name in enumerate(DAY_NAMES)}, 7),
+    _Field("minute", "minute", 0, 59, {}),
+    _Field("hour", "hour", 0, 23, {}),
+    _Field("dom", "day-of-month", 1, 31, {}),
+    _Field("month", "month", 1, 12, {name: number for number, name in enumerate(_MONTH_NAMES, 1)}),
+    _Field("dow", "day-of-week", 0, 6, {name: number for number, name in enumerate(DAY_NAMES)}),
 )
 
 
@@ -69,10 +68,10 @@ _FIELDS = (
 class Cron(Calendared):
     """The minutes whose local minute, hour, month and day are in the sets, on allowed days of `zone`.
 
-    `dom` and `dow` are None for an unrestricted `*`; weekdays are 0=Sunday..6=Saturday (7 is taken as 0). `both_days`
-    says what two restricted day fields mean: 'or' as in Unix, 'and' as in Celery's crontab. `fixed` schedules (plain
-    numbers or lists in minute and hour) fire once when an hour is repeated, others in both copies. Raises ScheduleError
-    for values out of range and for what cannot fire within 30 years.
+    `dom` and `dow` are None for an unrestricted `*`; weekdays are 0=Sunday..6=Saturday. `both_days` says what two
+    restricted day fields mean: 'or' as in Unix, 'and' as in Celery's crontab. `fixed` schedules (plain numbers or
+    lists in minute and hour) fire once when an hour is repeated, others in both copies. Raises ScheduleError for
+    values out of range and for what cannot fire within 30 years.
     """
 
     minute: frozenset[int] = ALL_MINUTES
@@ -89,16 +88,13 @@ class Cron(Calendared):
     kind: ClassVar[str] = "cron"
 
     def __post_init__(self) -> None:
-        dow = None if self.dow is None else frozenset(0 if day == 7 else day for day in self.dow)
-        values = (self.minute, self.hour, self.dom, self.month, dow)
-        for known, given in zip(_FIELDS, values, strict=True):
-            if given is not None:
-                object.__setattr__(self, _ATTRIBUTES[known.name], _in_range(known, given))
+        for known in _FIELDS:
+            given = getattr(self, known.attribute)
+            if given is not None or known.attribute not in ("dom", "dow"):
+                object.__setattr__(self, known.attribute, _checked(known, given))
         if self.both_days not in ("or", "and"):
-            raise ScheduleError(f"schedule {quote(repr(self.both_days))}: both_days is 'or' or 'and'")
-        dates = dates_of(self.month, self.dom, self.dow, self.both_days, self.days)
-        if not dates.ever():
-            self._refuse_never()
+            refuse("schedule", repr(self.both_days), "is no way to join two day fields; use 'or' or 'and'")
+        dates = _dates(self.month, self.dom, self.dow, self.both_days, self.days, str(self))
         times = _times(self.minute, self.hour)
         object.__setattr__(self, "_wall", Wall(zone_named(self.zone), dates, times, self.fixed))
 
@@ -106,120 +102,114 @@ class Cron(Calendared):
         return rebuild(self)
 
     def __str__(self) -> str:
-        parts = (self.minute, self.hour, self.dom, self.month, self.dow)
-        return " ".join(_show(known, part) for known, part in zip(_FIELDS, parts, strict=True))
-
-    def _refuse_never(self) -> NoReturn:
-        if dates_of(self.month, self.dom, self.dow, self.both_days).ever():
-            reason = "never falls on a day that days_only and days_skip leave; choose other days or drop the filter"
-        else:
-            reason = f"can never fire: no such date comes within 30 years; write e.g. {EXAMPLE!r}"
-        refuse("schedule", str(self), reason)
-
-
-_ATTRIBUTES = {
-    "minute": "minute",
-    "hour": "hour",
-    "day-of-month": "dom",
-    "month": "month",
-    "day-of-week": "dow",
-}
+        return " ".join(_show(known, getattr(self, known.attribute)) for known in _FIELDS)
 
 
 def parse(text: str, terms: Terms) -> Cron:
     """Five fields separated by blanks."""
     words = [word for word in re.split(r"[ \t]+", text) if word]
     _refuse_foreign(text, words)
-    if len(words) != 5:
-        refuse(
-            "schedule",
-            text,
-            f"has {len(words)} fields; cron has five, minute hour day-of-month month day-of-week, e.g. {EXAMPLE!r}"
-            + (" (there are no seconds here: use kind 'interval')" if len(words) == 6 else ""),
-        )
-    parsed = [_field(known, word, text) for known, word in zip(_FIELDS, words, strict=True)]
-    minute, hour, dom, month, dow = (values for values, _ in parsed)
+    values = [_read(known, word, text) for known, word in zip(_FIELDS, words, strict=True)]
+    dom = None if words[2] == "*" else values[2]
+    dow = None if words[4] == "*" else values[4]
+    _dates(values[3], dom, dow, "or", terms.days, text)
     return Cron(
-        minute=minute,
-        hour=hour,
-        dom=None if words[2] == "*" else dom,
-        month=month,
-        dow=None if words[4] == "*" else dow,
-        fixed=parsed[0][1] and parsed[1][1],
+        minute=values[0],
+        hour=values[1],
+        dom=dom,
+        month=values[3],
+        dow=dow,
+        fixed=not re.search(r"[*-]", words[0] + words[1]),
         zone=terms.zone,
         days=terms.days,
     )
 
 
 def _refuse_foreign(text: str, words: list[str]) -> None:
+    """Refuse what other crons take and this one does not, with what to write instead."""
     if words and words[0].startswith("@"):
         known = _MACROS.get(words[0].lower())
         works = f"write {known!r}" if known else f"write five fields, e.g. {EXAMPLE!r}"
-        refuse("schedule", text, f"{quote(words[0])} is not supported; {works}")
-    for mark, reason in _FOREIGN:
-        # A letter of a month or weekday name is no mark.
-        if any(mark in re.sub(r"[A-Za-z]{3}", "", word) for word in words):
-            refuse("schedule", text, reason)
+        refuse("schedule", text, f"is a shorthand that is not supported; {works}")
+    if len(words) != 5:
+        seconds = ", without seconds" if len(words) in (6, 7) else ""
+        reason = f"has {len(words)} fields; write five{seconds}: minute hour day-of-month month day-of-week"
+        refuse("schedule", text, f"{reason}, e.g. {EXAMPLE!r}")
+    # The letters of a month or weekday name are no marks.
+    rest = re.sub(r"[A-Za-z]{3}", "", text)
+    for mark, works in _FOREIGN.items():
+        if mark in rest:
+            refuse("schedule", text, f"uses {mark!r}, which is not supported; {works}")
 
 
-def _field(known: _Field, word: str, text: str) -> tuple[frozenset[int], bool]:
-    """The values of a field, and whether they are written as plain numbers."""
+def _read(known: _Field, word: str, text: str) -> frozenset[int]:
+    """The values of one field."""
     values: set[int] = set()
-    plain = True
     for item in word.split(","):
         match = _TERM.fullmatch(item.lower() if item.isascii() else item)
         if match is None:
             _refuse_item(known, item, text)
         star, first, last, step = match.groups()
+        if step and not star and not last:
+            _refuse_item(known, item, text, f"a step needs a range such as '{first}-{known.high}/{step}'")
+        if step and not 1 <= int(step) <= known.high - known.low + 1:
+            _refuse_item(known, item, text, f"a step here is 1 to {known.high - known.low + 1}")
         start = known.low if star else _number(known, first, item, text)
-        end = start
-        if star:
-            end = known.high if known.name != "day-of-week" else 6
-        elif last:
-            end = _range_end(known, last, item, text)
-        if step and not (star or last):
-            _refuse_item(known, item, text, f"a step needs a range; write '{first}-{known.high}/{step}'")
-        if step and not 1 <= int(step) <= known.size:
-            _refuse_item(known, item, text, f"a step is 1 to {known.size} here")
+        end = known.high if star else start
+        if last:
+            # Sunday is also the seventh day: fri-sun, 5-7.
+            end = 7 if last == "sun" else _number(known, last, item, text)
         if start > end:
-            _refuse_item(known, item, text, f"a range goes up; write '{first}-{known.high},{known.low}-{last}'")
+            _refuse_item(known, item, text, "a range goes upwards; write two ranges with a comma")
         values.update(range(start, end + 1, int(step or 1)))
-        plain = plain and not star and not last
-    return frozenset(values), plain
+    return frozenset(0 if known.attribute == "dow" and value == 7 else value for value in values)
 
 
 def _number(known: _Field, word: str, item: str, text: str) -> int:
-    number = known.names.get(word, int(word) if word.isdigit() else -1)
-    if not known.low <= number <= known.high:
+    number = int(word) if word.isdigit() else known.names.get(word, -1)
+    if not known.low <= number <= known.high and not (known.attribute == "dow" and number == 7):
         _refuse_item(known, item, text)
     return number
 
 
-def _range_end(known: _Field, word: str, item: str, text: str) -> int:
-    """A range may end with Sunday as the seventh day: fri-sun."""
-    return 7 if word == "sun" and known.names else _number(known, word, item, text)
-
-
 def _refuse_item(known: _Field, item: str, text: str, reason: str = "") -> NoReturn:
-    names = f" or {', '.join(list(known.names)[:2])} ..." if known.names else ""
+    names = f" or {', '.join(list(known.names)[:2])}, ..." if known.names else ""
     reason = reason or f"write {known.low} to {known.high}{names}, a list, a range, or a step such as '*/2'"
-    refuse("schedule", text, f"{known.name} {quote(item)} cannot be read: {reason}; e.g. {EXAMPLE!r}")
+    refuse("schedule", text, f"has the {known.name} {quote(item)}, which cannot be read; {reason}; e.g. {EXAMPLE!r}")
 
 
-def _in_range(known: _Field, given: Iterable[int]) -> frozenset[int]:
+def _dates(
+    month: frozenset[int],
+    dom: frozenset[int] | None,
+    dow: frozenset[int] | None,
+    both: BothDays,
+    days: Days,
+    text: str,
+) -> Dates:
+    """The dates of a definition; a ScheduleError that quotes `text` when there never is one."""
+    dates = dates_of(month, dom, dow, both, days)
+    if not dates.ever():
+        reason = "can never fire, because no such date comes within 30 years; write another date"
+        if dates_of(month, dom, dow, both).ever():
+            reason = "never falls on a day that days_only and days_skip leave; use other days"
+        refuse("schedule", text, f"{reason}, e.g. {EXAMPLE!r}")
+    return dates
+
+
+def _checked(known: _Field, given: Iterable[int]) -> frozenset[int]:
     values = frozenset(given)
-    high = min(known.high, 6) if known.name == "day-of-week" else known.high
-    wrong = [value for value in values if type(value) is not int or not known.low <= value <= high]
+    wrong = [value for value in values if type(value) is not int or not known.low <= value <= known.high]
     if wrong or not values:
-        shown = quote(repr(wrong[0])) if wrong else "''"
-        raise ScheduleError(f"schedule {shown}: {known.name} takes numbers from {known.low} to {high}, at least one")
+        shown = repr(wrong[0]) if wrong else "an empty set"
+        refuse("schedule", shown, f"is no {known.name}; use at least one of the numbers {known.low} to {known.high}")
     return values
 
 
 def _show(known: _Field, values: frozenset[int] | None) -> str:
-    if values is None or len(values) == known.size:
+    everything = len(values or ()) == known.high - known.low + 1
+    if values is None or (everything and known.attribute not in ("dom", "dow")):
         return "*"
-    return ",".join(str(value) for value in sorted(values))
+    return f"{known.low}-{known.high}" if everything else ",".join(str(value) for value in sorted(values))
 
 
 @lru_cache(maxsize=4_096)

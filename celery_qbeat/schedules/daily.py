@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from celery_qbeat.errors import ScheduleError
 from celery_qbeat.schedules.base import Kind, Terms, rebuild
 from celery_qbeat.schedules.calendared import Calendared
 from celery_qbeat.schedules.dates import dates_of
@@ -17,8 +16,7 @@ from celery_qbeat.schedules.zones import SECOND, zone_named
 
 EXAMPLE = "02:00,14:00"
 
-_CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
-_SECONDS = re.compile(r"[0-9]{1,5}")
+_TIME = re.compile(r"(?P<seconds>[0-9]{1,5})|([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +37,9 @@ class Daily(Calendared):
         times = tuple(sorted(set(self.times)))
         for time in times:
             if type(time) is not int or not 0 <= time < 86_400:
-                raise ScheduleError(
-                    f"schedule {quote(repr(time))}: is no time of day; use seconds since midnight, e.g. 7200 for 02:00"
-                )
+                refuse("schedule", repr(time), "is no time of day; use seconds since midnight, e.g. 7200 for 02:00")
         if not times:
-            raise ScheduleError(f"schedule '': has no time of day; write e.g. {EXAMPLE!r}")
+            refuse("schedule", repr(self.times), "has no time of day; use seconds since midnight, e.g. (7200, 50400)")
         object.__setattr__(self, "times", times)
         micros = tuple(time * SECOND for time in times)
         object.__setattr__(self, "_wall", Wall(zone_named(self.zone), dates_of(days=self.days), micros, True))
@@ -61,18 +57,12 @@ def parse(text: str, terms: Terms) -> Daily:
 
 
 def _time(item: str, text: str) -> int:
-    if _SECONDS.fullmatch(item) and int(item) < 86_400:
-        return int(item)
-    match = _CLOCK.fullmatch(item)
-    if match:
-        hour, minute, second = (int(part or 0) for part in match.groups())
-        if hour < 24 and minute < 60 and second < 60:
-            return hour * 3_600 + minute * 60 + second
-    refuse(
-        "schedule",
-        text,
-        f"{quote(item)} is no time of day; write HH:MM or seconds since midnight, e.g. {EXAMPLE!r} or '7200,50400'",
-    )
+    match = _TIME.fullmatch(item)
+    if match is None or int(match["seconds"] or 0) >= 86_400:
+        reason = f"has {quote(item)} in it, which is no time of day; write HH:MM or seconds since midnight"
+        refuse("schedule", text, f"{reason}, e.g. {EXAMPLE!r} or '7200,50400'")
+    seconds, hour, minute, second = (int(part or 0) for part in match.groups())
+    return seconds + hour * 3_600 + minute * 60 + second
 
 
 KIND = Kind("daily", parse, EXAMPLE)

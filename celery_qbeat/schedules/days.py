@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import date, datetime
 
-from celery_qbeat.errors import ScheduleError
 from celery_qbeat.schedules.text import LONGEST_LIST, check, items, quote, refuse
 
 EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
@@ -35,19 +34,11 @@ class Days:
 
     def __post_init__(self) -> None:
         only, skip = _weekdays(self.only, "days_only"), _weekdays(self.skip, "days_skip")
-        dates = frozenset(self.dates_skip)
-        for day in dates:
-            if not isinstance(day, date) or isinstance(day, datetime):
-                raise ScheduleError(
-                    f"dates_skip {quote(repr(day))}: is not a date; use e.g. date(2026, 12, 25)", field="dates_skip"
-                )
+        dates = _dates(self.dates_skip)
         week = (only or frozenset(range(7))) - skip
         if not week:
-            raise ScheduleError(
-                f"days_skip {quote(_names(skip))}: skips every day that days_only leaves, so it can never fire; "
-                f"leave at least one weekday",
-                field="days_skip",
-            )
+            reason = "skips every day that days_only leaves, so it can never fire; leave a weekday, e.g. 'sat,sun'"
+            refuse("days_skip", _names(skip), reason)
         object.__setattr__(self, "only", only)
         object.__setattr__(self, "skip", skip)
         object.__setattr__(self, "dates_skip", dates)
@@ -93,11 +84,8 @@ def parse_dates(text: str, field: str = "dates_skip") -> frozenset[date]:
 def _day_number(word: str, text: str, field: str) -> int:
     number = _DAY_NUMBERS.get(word.lower() if word.isascii() else word)
     if number is None:
-        refuse(
-            field,
-            text,
-            f"{quote(word)} is no weekday; write 0 (Sunday) to 6 (Saturday) or names, e.g. {DAYS_EXAMPLE!r}",
-        )
+        reason = f"has {quote(word)} in it, which is no weekday; write 0 (Sunday) to 6 (Saturday) or names"
+        refuse(field, text, f"{reason}, e.g. {DAYS_EXAMPLE!r}")
     return number
 
 
@@ -111,13 +99,20 @@ def _one_date(item: str, field: str) -> date:
         refuse(field, item, f"is not a day of the calendar; write e.g. {DATES_EXAMPLE!r}")
 
 
+def _dates(values: Iterable[object]) -> frozenset[date]:
+    days = set()
+    for day in values:
+        if not isinstance(day, date) or isinstance(day, datetime):
+            refuse("dates_skip", repr(day), "is not a date; use e.g. date(2026, 12, 25)")
+        days.add(day)
+    return frozenset(days)
+
+
 def _weekdays(values: Iterable[int], field: str) -> frozenset[int]:
     days = frozenset(values)
     for day in days:
         if type(day) is not int or not 0 <= day <= 6:
-            raise ScheduleError(
-                f"{field} {quote(repr(day))}: is no weekday; use 0 (Sunday) to 6 (Saturday)", field=field
-            )
+            refuse(field, repr(day), "is no weekday; use 0 (Sunday) to 6 (Saturday), e.g. {1, 2, 3, 4, 5}")
     return days
 
 

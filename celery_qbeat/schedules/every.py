@@ -6,11 +6,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from celery_qbeat.errors import ScheduleError
 from celery_qbeat.schedules.allowed import allowed_from, allowed_until, day_end
 from celery_qbeat.schedules.base import THIRTY_YEARS_US, Kind, Terms, rebuild
 from celery_qbeat.schedules.days import ALL_DAYS, Days
-from celery_qbeat.schedules.text import quote, refuse, strip
+from celery_qbeat.schedules.text import refuse, strip
 from celery_qbeat.schedules.zones import DAY, MAX_US, MIN_US, SECOND, Zone, zone_named
 
 EXAMPLE = "15m"
@@ -39,21 +38,17 @@ class Every:
 
     def __post_init__(self) -> None:
         if type(self.period_us) is not int or not 0 < self.period_us <= _LONGEST:
-            raise ScheduleError(
-                f"schedule {quote(repr(self.period_us))}: is no period; use microseconds up to 7 days, "
-                f"e.g. {60 * SECOND}"
-            )
+            reason = f"is no period; use microseconds, more than 0 and at most 7 days, e.g. {60 * SECOND}"
+            refuse("schedule", repr(self.period_us), reason)
         object.__setattr__(self, "_zone", zone_named(self.zone))
-        # A period of up to a day meets every local date of ordinary length.
-        if self.period_us > DAY and len(self.days.week) < 7:
-            self._refuse_if_never()
+        _refuse_never(self.period_us, self._zone, self.days, str(self))
 
     def __reduce__(self) -> tuple[type[Any], tuple[object, ...]]:
         return rebuild(self)
 
     def next_after(self, t: int, /) -> int | None:
         """The next multiple of the period on an allowed day."""
-        return self._seek(max(t, MIN_US - 1), MAX_US, self.days)
+        return _seek(self.period_us, self._zone, self.days, max(t, MIN_US - 1), MAX_US)
 
     def first(self, now: int, /) -> int | None:
         """The start of the current period when its day is allowed, else the next slot."""
@@ -94,28 +89,31 @@ class Every:
             us = end + 1
         return total
 
-    def _seek(self, t: int, last: int, days: Days) -> int | None:
-        us = (t // self.period_us + 1) * self.period_us
-        while us <= last:
-            day = us if days.unfiltered else allowed_from(self._zone, days, us)
-            if day is None or day == us:
-                return day
-            us = -(-day // self.period_us) * self.period_us
-        return None
-
-    def _refuse_if_never(self) -> None:
-        end = _JUDGED_FROM + THIRTY_YEARS_US
-        if self._seek(_JUDGED_FROM, end, self.days.without_dates()) is None:
-            raise ScheduleError(
-                f"schedule {quote(str(self))}: never falls on a day that days_only and days_skip leave; "
-                f"choose other days, or kind 'daily', e.g. '02:00'"
-            )
-
     def __str__(self) -> str:
         for unit, size in reversed(_UNITS.items()):
             if self.period_us % size == 0:
                 return f"{self.period_us // size}{unit}"
         return f"{self.period_us} us"
+
+
+def _seek(period: int, zone: Zone, days: Days, t: int, last: int) -> int | None:
+    """The first slot in (t, last]."""
+    us = (t // period + 1) * period
+    while us <= last:
+        day = us if days.unfiltered else allowed_from(zone, days, us)
+        if day is None or day == us:
+            return day
+        us = -(-day // period) * period
+    return None
+
+
+def _refuse_never(period: int, zone: Zone, days: Days, text: str) -> None:
+    # A period of up to a day meets every local date of ordinary length.
+    if period <= DAY or len(days.week) == 7:
+        return
+    if _seek(period, zone, days.without_dates(), _JUDGED_FROM, _JUDGED_FROM + THIRTY_YEARS_US) is None:
+        reason = "never falls on a day that days_only and days_skip leave; write other days, or use kind 'daily'"
+        refuse("schedule", text, f"{reason}, e.g. '02:00'")
 
 
 def parse(text: str, terms: Terms) -> Every:
@@ -126,6 +124,7 @@ def parse(text: str, terms: Terms) -> Every:
     period = int(match[1]) * _UNITS[match[2]]
     if period > _LONGEST:
         refuse("schedule", text, "is longer than 7 days; write at most '7d', or use kind 'cron'")
+    _refuse_never(period, zone_named(terms.zone), terms.days, text)
     return Every(period, terms.zone, terms.days)
 
 

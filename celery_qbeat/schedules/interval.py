@@ -6,11 +6,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from celery_qbeat.errors import ScheduleError
 from celery_qbeat.schedules.allowed import allowed_from
 from celery_qbeat.schedules.base import THIRTY_YEARS_US, Kind, Terms, rebuild
 from celery_qbeat.schedules.days import ALL_DAYS, Days
-from celery_qbeat.schedules.text import quote, refuse, strip
+from celery_qbeat.schedules.text import refuse, strip
 from celery_qbeat.schedules.zones import MAX_US, MIN_US, SECOND, Zone, zone_named
 
 EXAMPLE = "3600"
@@ -38,9 +37,7 @@ class Interval:
     def __post_init__(self) -> None:
         number = isinstance(self.seconds, (int, float))
         if not number or not 1 <= self.seconds * SECOND <= THIRTY_YEARS_US:
-            raise ScheduleError(
-                f"schedule {quote(repr(self.seconds))}: is no interval; use seconds above 0, e.g. {EXAMPLE}"
-            )
+            refuse("schedule", repr(self.seconds), f"is no interval; use seconds above 0, e.g. {EXAMPLE}")
         object.__setattr__(self, "period_us", round(self.seconds * SECOND))
         object.__setattr__(self, "_zone", zone_named(self.zone))
 
@@ -49,7 +46,7 @@ class Interval:
 
     def next_after(self, t: int, /) -> int | None:
         """The slot that follows a dispatch at t."""
-        return self._move(max(t, MIN_US - 1) + self.period_us)
+        return self._move(max(t, MIN_US) + self.period_us)
 
     def first(self, now: int, /) -> int | None:
         """`now` itself, or the first instant of the next allowed day."""
@@ -70,6 +67,7 @@ class Interval:
     def _move(self, us: int) -> int | None:
         if us > MAX_US:
             return None
+        us = max(us, MIN_US)
         return us if self.days.unfiltered else allowed_from(self._zone, self.days, us)
 
 

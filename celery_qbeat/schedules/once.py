@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, ClassVar
 
-from celery_qbeat.errors import ScheduleError
 from celery_qbeat.schedules.base import Kind, Terms, rebuild
 from celery_qbeat.schedules.dates import dates_of
-from celery_qbeat.schedules.days import ALL_DAYS, EPOCH_ORDINAL, Days
-from celery_qbeat.schedules.text import quote, refuse, strip
-from celery_qbeat.schedules.wall import Wall, clock
-from celery_qbeat.schedules.zones import DAY, MAX_US, MIN_US, Zone, zone_named
+from celery_qbeat.schedules.days import ALL_DAYS, DAY_NAMES, EPOCH_ORDINAL, Days
+from celery_qbeat.schedules.text import refuse, strip
+from celery_qbeat.schedules.wall import Wall
+from celery_qbeat.schedules.zones import DAY, MAX_US, MIN_US, SECOND, Zone, zone_named
 
 EXAMPLE = "2026-12-01T09:00"
 
 _MOMENT = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:(Z)|([+-])([0-9]{2}):?([0-9]{2}))?"
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]((?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9])?)"
+    r"(?:(Z)|([+-])([0-9]{2}):?([0-9]{2}))?"
 )
-_EPOCH = datetime(1970, 1, 1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_YEAR = f"is outside the years 1 to 9999; write e.g. {EXAMPLE!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class Once:
     """One slot, the instant `at_us`.
 
     `wall_us` is the local time it was asked for, as microseconds since 1970-01-01 00:00 local, when it was asked for
-    so; `Once.at_wall` computes the instant. Raises ScheduleError when the local date is filtered out and outside the
-    years 1 to 9999.
+    so; `Once.at_wall` computes the instant. Raises ScheduleError when the local date is filtered out or outside
+    the years 1 to 9999.
     """
 
     at_us: int
@@ -44,29 +45,19 @@ class Once:
     def __post_init__(self) -> None:
         zone = zone_named(self.zone)
         if type(self.at_us) is not int or not MIN_US <= self.at_us <= MAX_US:
-            raise ScheduleError(
-                f"schedule {quote(repr(self.at_us))}: is outside the years 1 to 9999; write e.g. {EXAMPLE!r}"
-            )
+            refuse("schedule", repr(self.at_us), _NO_YEAR)
         local = self.at_us + zone.span(self.at_us).offset if self.wall_us is None else self.wall_us
-        if not self.days.allows(local // DAY):
-            day = date.fromordinal(local // DAY + EPOCH_ORDINAL)
-            raise ScheduleError(
-                f"schedule {quote(f'{day}T{clock(local)}')}: days_only, days_skip or dates_skip forbid {day:%A}, "
-                f"{day}, so it would never fire; choose another day, e.g. {EXAMPLE!r}, or drop the filter"
-            )
+        if not MIN_US <= local <= MAX_US:
+            refuse("schedule", repr(local), _NO_YEAR)
+        _refuse_forbidden(local, self.days, _iso(local))
         object.__setattr__(self, "_zone", zone)
 
     @classmethod
     def at_wall(cls, wall_us: int, zone: str = "UTC", days: Days = ALL_DAYS) -> Once:
         """The instant of a local time: the first of two, the end of a gap; a ScheduleError in a longer gap."""
-        at = _wall(zone_named(zone), wall_us).next_after(wall_us - 2 * DAY)
-        if at is None or abs(at - wall_us) >= 2 * DAY:
-            day = _EPOCH + timedelta(microseconds=wall_us)
-            raise ScheduleError(
-                f"schedule {quote(day.isoformat())}: does not exist in {zone}; choose a time that its clocks show, "
-                f"e.g. {EXAMPLE!r}"
-            )
-        return cls(at, zone, days, wall_us)
+        if type(wall_us) is not int or not MIN_US <= wall_us <= MAX_US:
+            refuse("schedule", repr(wall_us), _NO_YEAR)
+        return cls(_instant(zone, wall_us, _iso(wall_us)), zone, days, wall_us)
 
     def __reduce__(self) -> tuple[type[Any], tuple[object, ...]]:
         return rebuild(self)
@@ -96,6 +87,24 @@ class Once:
         return "" if self.wall_us is None else _wall(self._zone, self.wall_us).note(us)
 
 
+def _instant(zone: str, wall_us: int, text: str) -> int:
+    at = _wall(zone_named(zone), wall_us).next_after(wall_us - 2 * DAY)
+    if at is None or abs(at - wall_us) >= 2 * DAY:
+        refuse("schedule", text, f"does not exist in {zone}; write a time that its clocks show, e.g. {EXAMPLE!r}")
+    return at
+
+
+def _refuse_forbidden(local: int, days: Days, text: str) -> None:
+    if not days.allows(local // DAY):
+        day = date.fromordinal(local // DAY + EPOCH_ORDINAL)
+        reason = f"is on {DAY_NAMES[day.isoweekday() % 7]} {day}, which days_only, days_skip or dates_skip forbid"
+        refuse("schedule", text, f"{reason}, so it would never fire; write another day, e.g. {EXAMPLE!r}")
+
+
+def _iso(wall_us: int) -> str:
+    return (_EPOCH + timedelta(microseconds=wall_us)).replace(tzinfo=None).isoformat()
+
+
 def _wall(zone: Zone, wall_us: int) -> Wall:
     """The calendar engine for one local time (and the same day of other years, which is not asked for)."""
     day = date.fromordinal(wall_us // DAY + EPOCH_ORDINAL)
@@ -110,19 +119,29 @@ def parse(text: str, terms: Terms) -> Once:
         refuse("schedule", text, f"is no moment; write e.g. {EXAMPLE!r}, '{EXAMPLE}:30Z' or '{EXAMPLE}+01:00'")
     day, time, utc, sign, hours, minutes = match.groups()
     try:
-        moment = (datetime.fromisoformat(f"{day}T{time}") - _EPOCH) // timedelta(microseconds=1)
+        moment = (datetime.fromisoformat(f"{day}T{time}+00:00") - _EPOCH) // timedelta(microseconds=1)
     except ValueError:
         refuse("schedule", text, f"is no date and time of the calendar; write e.g. {EXAMPLE!r}")
     if not MIN_US <= moment <= MAX_US:
-        refuse("schedule", text, f"is at the very end of the calendar; write e.g. {EXAMPLE!r}")
-    if utc:
-        return Once(moment, terms.zone, terms.days)
-    if sign:
-        if int(hours) > 23 or int(minutes) > 59:
-            refuse("schedule", text, f"has no offset of a zone; write e.g. '{EXAMPLE}+01:00'")
-        offset = (int(hours) * 60 + int(minutes)) * 60_000_000
-        return Once(moment - offset if sign == "+" else moment + offset, terms.zone, terms.days)
-    return Once.at_wall(moment, terms.zone, terms.days)
+        refuse("schedule", text, _NO_YEAR)
+    if utc or sign:
+        return _from_instant(moment - _offset(sign, hours, minutes, text), text, terms)
+    _refuse_forbidden(moment, terms.days, text)
+    return Once(_instant(terms.zone, moment, text), terms.zone, terms.days, moment)
+
+
+def _offset(sign: str | None, hours: str | None, minutes: str | None, text: str) -> int:
+    if int(hours or 0) > 23 or int(minutes or 0) > 59:
+        refuse("schedule", text, f"has no offset of a zone; write e.g. '{EXAMPLE}+01:00'")
+    size = (int(hours or 0) * 60 + int(minutes or 0)) * 60 * SECOND
+    return -size if sign == "-" else size
+
+
+def _from_instant(at_us: int, text: str, terms: Terms) -> Once:
+    if not MIN_US <= at_us <= MAX_US:
+        refuse("schedule", text, _NO_YEAR)
+    _refuse_forbidden(at_us + zone_named(terms.zone).span(at_us).offset, terms.days, text)
+    return Once(at_us, terms.zone, terms.days)
 
 
 KIND = Kind("once", parse, EXAMPLE)

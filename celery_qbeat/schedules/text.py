@@ -19,8 +19,9 @@ def quote(text: str) -> str:
 
 
 def refuse(field: str, text: str, reason: str) -> NoReturn:
-    """Raise the ScheduleError of a field: its name, the input, the reason with what would have worked."""
-    raise ScheduleError(f"{field} {quote(text)}: {reason}", field=field)
+    """Raise the ScheduleError of a field: one sentence of its name, the input, and the reason, a predicate that says
+    what would have worked."""
+    raise ScheduleError(f"{field} {quote(text)} {reason}", field=field)
 
 
 def check(text: object, field: str, longest: int = LONGEST) -> str:

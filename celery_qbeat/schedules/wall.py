@@ -30,7 +30,7 @@ class Wall:
     def next_after(self, t: int) -> int | None:
         """The first slot strictly later than t; None beyond the year 9999."""
         us = max(t + 1, MIN_US)
-        searched = found = 0
+        searched, found = 0, -1
         while us <= MAX_US:
             start, end, offset, fresh, gap = self._zone.span(us)
             local = us + offset

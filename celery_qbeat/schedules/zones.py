@@ -21,10 +21,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MIN_US = (datetime(1, 1, 3, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 MAX_US = (datetime(9999, 12, 29, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
-# Offsets never change twice within three days: the closest pair in the tz database (2026f, years 1800-2100)
-# is four days apart (Freetown, 1939), so a probe every three days sees every change.
-_PROBE = 3 * DAY
-_BLOCK = 8 * 366 * DAY
+# A probe every six days sees every change of offset: since 1970 the closest pair in the tz database (2026f) is just
+# under seven days apart (Recife, 2000). One earlier pair is closer: Freetown, 1939.
+_PROBE = 6 * DAY
+_BLOCK = 366 * DAY
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*")
 # These files of a tz database are leap-second variants, duplicates or this machine's own setting, not zones.
@@ -59,7 +59,7 @@ class Zone:
     def span(self, us: int) -> Span:
         """The stretch that holds the instant `us`, which must lie between MIN_US and MAX_US.
 
-        A stretch may end without a change of offset: stretches are also cut every eight years.
+        A stretch may end without a change of offset: stretches are also cut every 366 days.
         """
         number = us // _BLOCK
         block = self._blocks.get(number)
