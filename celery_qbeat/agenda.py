@@ -51,9 +51,10 @@ class Agenda:
         old = self.entries.get(reading.id)
         entry = _entry(reading, state, now, refusal)
         if old is not None:
-            entry.waiting = old.waiting and entry.next_us == old.next_us
-            entry.excused = old.excused and entry.next_us == old.next_us
-            entry.fresh = entry.fresh or (old.fresh and entry.next_us == old.next_us)
+            # Not `waiting`: it is decided anew, for the row may allow overlap now.
+            same = entry.next_us == old.next_us
+            entry.excused = old.excused and same
+            entry.fresh = entry.fresh or (old.fresh and same)
             entry.queued_us = old.queued_us
         self.entries[reading.id] = entry
         self._queue(entry)
