@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +103,11 @@ def test_a_server_listens_on_the_loopback_address_only_and_not_on_its_default_po
 ) -> None:
     server: Server = request.getfixturevalue(fixture)
     processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
-    sockets = [socket for process in processes for socket in process.net_connections("inet")]
-    listening = [socket.laddr for socket in sockets if socket.status == psutil.CONN_LISTEN]
+    listening = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):  # PostgreSQL's helpers come and go
+            sockets = process.net_connections("inet")
+            listening += [socket.laddr for socket in sockets if socket.status == psutil.CONN_LISTEN]
     assert server.port in {address.port for address in listening}
     assert {address.ip for address in listening} == {"127.0.0.1"}
     assert {address.port for address in listening}.isdisjoint({6379, 5432, 3306, 5672, 4369, 25672})
