@@ -37,7 +37,7 @@ class Entry:
 
 
 class Agenda:
-    """All entries by id, and a heap of those that have a next slot. Stale heap items are passed over when they surface."""
+    """All entries by id, and a heap of those that have a next slot. Stale items of the heap are passed over."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -60,9 +60,10 @@ class Agenda:
         self._queue(entry)
         return _plan(entry, state, now)
 
-    def drop(self, job_id: str) -> bool:
-        """Forget a job; whether it was known."""
-        return self.entries.pop(job_id, None) is not None
+    def drop(self, job_id: str) -> State | None:
+        """Forget a job; its state, when it was known."""
+        entry = self.entries.pop(job_id, None)
+        return None if entry is None else entry.state
 
     def moved(self, job_id: str, next_us: int | None, *, last_run_us: int | None, last_slot_us: int | None) -> None:
         """A claim was won: the job's next slot, and what it ran."""
@@ -95,7 +96,7 @@ class Agenda:
             entry.state = replace(entry.state, last_succeeded_us=now, late_after_us=late_after_us)
 
     def due(self, now: int, limit: int) -> list[Entry]:
-        """Up to `limit` entries whose slot has come, earliest first. They leave the heap: `moved`, `again` or `wait` follows."""
+        """Up to `limit` entries whose slot has come, earliest first. They leave the heap until `moved`, `again` or `wait`."""
         found: list[Entry] = []
         while self._heap and self._heap[0][0] <= now and len(found) < limit:
             slot, job_id = heapq.heappop(self._heap)
@@ -141,9 +142,9 @@ class Agenda:
     def far_off(self, now: int) -> Iterator[Entry]:
         """After the clock stepped back: the entries whose slot is further away than their schedule could ask for."""
         for entry in self.entries.values():
-            if entry.job is not None and entry.next_us is not None and entry.next_us > now:
-                if kept_slot(entry.job, entry.state, now) != entry.next_us:
-                    yield entry
+            ahead = entry.next_us is not None and entry.next_us > now
+            if ahead and entry.job is not None and kept_slot(entry.job, entry.state, now) != entry.next_us:
+                yield entry
 
     def _queue(self, entry: Entry) -> None:
         if entry.next_us is not None and not entry.waiting and entry.queued_us != entry.next_us:
@@ -182,6 +183,7 @@ def _plan(entry: Entry, state: State | None, now: int) -> Plan | None:
     elif job is not None and (replanned or late is None) and entry.next_us is not None:
         late = late_after(job, now)
     problem = entry.problem or entry.refusal
+    due = known.next_run_us is not None and known.next_run_us <= now
     plan = Plan(
         job_id=entry.id,
         first_seen_us=known.first_seen_us,
@@ -191,6 +193,7 @@ def _plan(entry: Entry, state: State | None, now: int) -> Plan | None:
         late_after_us=late,
         spec=job.spec if job is not None and entry.runnable else None,
         record=state is None or known.plan_key != key or (known.next_run_us is None) != (entry.next_us is None),
+        overtaken_us=known.next_run_us if due and known.next_run_us != entry.next_us else None,
     )
     unchanged = not replanned and known.problem == problem and known.late_after_us == late
     entry.state = replace(known, next_run_us=entry.next_us, late_after_us=late, plan_key=key, problem=problem)

@@ -21,10 +21,13 @@ PASS_LIMIT = 1_000
 
 IN_FLIGHT_DETAIL = "previous run still in flight"
 
+OVERTAKEN_DETAIL = "the row changed before this slot, and any later one, was decided"
+"""A `MISSED` run with this detail stands for every slot of the old definition from its own on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is the same for every decision of a tick. Slots before `serving_since_us` passed while nobody was dispatching."""
+    """What all decisions of a tick share. Slots before `serving_since_us` passed while nobody was dispatching."""
 
     now_us: int
     serving_since_us: int
@@ -47,7 +50,8 @@ class Due:
 class Plan:
     """A state row as it shall be. A new row gets `first_seen_us`; `spec` is added to the history when `record` is set.
 
-    `spec` None in the history means: from then on the job did not run (disabled, bad, gone).
+    `spec` None in the history means: from then on the job did not run (disabled, bad, gone). `overtaken_us`: the slot
+    that was due under the old definition and that nobody had decided; it wants a verdict before the plan is written.
     """
 
     job_id: str
@@ -58,6 +62,7 @@ class Plan:
     late_after_us: int | None = None
     spec: str | None = None
     record: bool = False
+    overtaken_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,6 @@ class Claim:
     expected_us: int | None
     next_us: int | None
     runs: tuple[Run, ...] = ()
-
 
 
 def bounded(job: Job, slot: int | None) -> int | None:
@@ -161,6 +165,14 @@ def by_hand(
     else:
         run = _run(job, asked_us, Verdict.CLAIMED, moment, detail="by hand")
     return Claim(job_id, None if job is None else job.rev, None, None, (run,))
+
+
+def overtaken(job_id: str, slot: int, next_us: int | None, moment: Moment) -> Claim:
+    """The verdict on a slot that was due when its definition changed or went."""
+    late = max(0, moment.now_us - slot)
+    detail = f"{late / 1_000_000:.1f} s late: {OVERTAKEN_DETAIL}"
+    run = Run(job_id, slot, task_id(moment.instance, job_id, slot), Verdict.MISSED, late, detail=detail)
+    return Claim(job_id, None, slot, next_us, (run,))
 
 
 def _decide_relative(due: Due, moment: Moment) -> Claim:

@@ -109,7 +109,7 @@ class Engine:
         return more
 
     def _take_over(self, lease: Lease, now: int) -> None:
-        """On a new term, or when the database was away: a new epoch, so that nothing of the old one can still commit."""
+        """On a new term, or when the database was away: a new epoch, so that nothing of the old one still commits."""
         desk, parts = self.desk, self._parts
         if lease.term == desk.term and desk.loaded and self._away_since is None:
             self._resume()

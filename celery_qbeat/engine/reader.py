@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from celery_qbeat.engine import report
 from celery_qbeat.engine.desk import Desk, Parts, batched
 from celery_qbeat.jobs import Reading, State, read_row
-from celery_qbeat.ports import Changes, Plan, Row
+from celery_qbeat.planning import overtaken
+from celery_qbeat.ports import Changes, Claim, Plan, Row
 
 PLANS_A_TRANSACTION = 1_000
 
@@ -18,28 +19,29 @@ class Reader:
     def __init__(self, parts: Parts, desk: Desk) -> None:
         self._parts = parts
         self._desk = desk
+        self._code = {job.id: job for job in parts.code_jobs}
 
     def load(self, now: int, keep_trust: Callable[[], None]) -> None:
         """Read everything; `keep_trust` is called between the parts and may raise to stop."""
         store, desk = self._parts.store, self._desk
         desk.loaded = False
         desk.workers = store.workers()
-        seen: set[str] = set()
+        seen = set(self._code)
         orphans: dict[str, State] = {}
         for part in store.load():
-            plans = [self._take(row, state, now) for row, state in part.rows]
-            seen.update(str(row["id"]) for row, _ in part.rows)
-            self._store(plans, now, keep_trust)
+            rows = [(row, state) for row, state in part.rows if not self._is_shadow(row)]
             orphans.update((state.job_id, state) for state in part.orphans)
+            orphans.update((state.job_id, state) for _, state in part.rows if state and state.job_id in self._code)
+            seen.update(str(row["id"]) for row, _ in rows)
+            self._store([self._take(row, state, now) for row, state in rows], now, keep_trust)
             keep_trust()
-        code_jobs = self._parts.code_jobs
-        seen.update(job.id for job in code_jobs)
-        plans = [desk.agenda.put(Reading(job.id, job), orphans.pop(job.id, None), now) for job in code_jobs]
+        plans = [self._put(Reading(job.id, job), orphans.pop(job.id, None), now) for job in self._code.values()]
         self._store(plans, now, keep_trust)
         for job_id in [known for known in desk.agenda.entries if known not in seen]:
             desk.agenda.drop(job_id)
-            desk.reported.pop(job_id, None)
-        self._forget([job_id for job_id in orphans if job_id not in seen], now)
+        for job_id in [known for known in desk.reported if known not in seen]:
+            del desk.reported[job_id]
+        self._forget([state for job_id, state in orphans.items() if job_id not in seen], now)
         desk.loaded = True
         desk.asked = True
 
@@ -72,15 +74,25 @@ class Reader:
         self._store([self._put_again(entry.id, entry.state, now) for entry in far], now)
 
     def _absorb_rows(self, changes: Changes, now: int, keep_trust: Callable[[], None]) -> None:
-        agenda = self._desk.agenda
-        plans = [self._take(found[0], found[1], now) for found in changes.rows.values() if found is not None]
-        gone = [job_id for job_id, found in changes.rows.items() if found is None]
+        desk = self._desk
+        found = [there for there in changes.rows.values() if there is not None and not self._is_shadow(there[0])]
+        plans = [self._take(row, state, now) for row, state in found]
+        gone = [job_id for job_id, there in changes.rows.items() if there is None and job_id not in self._code]
+        states = [desk.agenda.drop(job_id) or State(job_id, now) for job_id in gone]
         for job_id in gone:
-            agenda.drop(job_id)
-            self._desk.reported.pop(job_id, None)
-        report.changed(len(changes.rows) - len(gone), len(gone))
+            desk.reported.pop(job_id, None)
+        report.changed(len(found), len(gone))
+        # The feed will not bring these rows again, so nothing of them may be forgotten when one of the two calls fails.
+        desk.suspects.update(plan.job_id for plan in plans if plan is not None)
+        self._forget(states, now)
         self._store(plans, now, keep_trust)
-        self._forget(gone, now)
+
+    def _is_shadow(self, row: Row) -> bool:
+        """A row with the id of an entry in code must not touch that entry."""
+        if row["id"] not in self._code:
+            return False
+        report.shadow(str(row["id"]))
+        return True
 
     def _take(self, row: Row, state: State | None, now: int) -> Plan | None:
         reading = read_row(row, self._parts.rules, self._desk.workers)
@@ -99,17 +111,34 @@ class Reader:
         wanted = [plan for plan in plans if plan is not None]
         self._desk.suspects.update(plan.job_id for plan in wanted)
         for chunk in batched(wanted, PLANS_A_TRANSACTION):
+            late = [(plan.job_id, plan.overtaken_us, plan.next_run_us) for plan in chunk]
+            self._miss(late, now, self._desk.epoch)
             self._parts.store.plan(self._desk.epoch, chunk, now)
             self._desk.suspects.difference_update(plan.job_id for plan in chunk)
             if keep_trust is not None:
                 keep_trust()
 
-    def _forget(self, job_ids: Sequence[str], now: int) -> None:
-        if not job_ids:
+    def _forget(self, states: Sequence[State], now: int) -> None:
+        if not states:
             return
+        due = [(state.job_id, state.next_run_us, None) for state in states if (state.next_run_us or now + 1) <= now]
+        job_ids = [state.job_id for state in states]
 
         def forget(epoch: int) -> None:
+            self._miss(due, now, epoch)
             self._parts.store.forget(epoch, job_ids, now)
 
         self._desk.owed.append(forget)
         self._desk.pay()
+
+    def _miss(self, overdue: Iterable[tuple[str, int | None, int | None]], now: int, epoch: int) -> None:
+        """Give due slots of definitions that are no more their verdict; those are (job id, slot, next slot)."""
+        moment = self._desk.moment(now)
+        claims: list[Claim] = [
+            overtaken(job_id, slot, next_us, moment) for job_id, slot, next_us in overdue if slot is not None
+        ]
+        if claims:
+            lost = self._parts.store.claim(epoch, self._desk.next_batch(), claims, now)
+            for claim in claims:
+                if claim.job_id not in lost:
+                    report.decided(claim)

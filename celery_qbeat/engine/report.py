@@ -26,7 +26,8 @@ def instant(us: int) -> str:
 
 def writing(database: str, gate: str, epoch: int, counts: dict[str, int]) -> None:
     log.info(
-        "beat: writer (%s, epoch %d); database %s; rows %d: %d will run, %d disabled, %d refused, %d bad; entries in code %d",
+        "beat: writer (%s, epoch %d); database %s; "
+        "rows %d: %d will run, %d disabled, %d refused, %d bad; entries in code %d",
         gate,
         epoch,
         database,
@@ -96,6 +97,10 @@ def problem(reported: dict[str, str], job_id: str, text: str) -> None:
         log.info("job %r is all right again", job_id)
 
 
+def shadow(row_id: str) -> None:
+    log.warning("row %r will not run: an entry of beat_schedule has this id; choose another one for the row", row_id)
+
+
 def sent(job: Job, run: Run) -> None:
     log.info(
         "sent: job=%r fn=%r slot=%s late=%dms task_id=%s%s",
@@ -122,7 +127,8 @@ def already_decided(claim: Claim) -> None:
 
 
 def unsendable(job: Job, run: Run, detail: str) -> None:
-    log.error("failed: job=%r slot=%s task_id=%s: could not be published: %s", job.id, instant(run.slot_us), run.task_id, detail)
+    slot = instant(run.slot_us)
+    log.error("failed: job=%r slot=%s task_id=%s: could not be published: %s", job.id, slot, run.task_id, detail)
 
 
 def unknown_request(request: Request) -> None:

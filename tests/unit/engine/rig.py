@@ -34,7 +34,7 @@ class Rig:
         cron: bool = True,
         code_jobs: Sequence[Job] = (),
         ends: bool = True,
-        limits: Limits = Limits(),
+        limits: Limits | None = None,
         **parts: Any,
     ) -> None:
         self.clock = clock or FakeClock(at(now))
@@ -50,7 +50,7 @@ class Rig:
             "privileges": Privileges(registered=frozenset({"app.a", "app.b"})),
             "completions": self.landings if ends else None,
             "rules": RowRules(cron=cron),
-            "limits": limits,
+            "limits": limits or Limits(),
             "code_jobs": code_jobs,
             **parts,
         }
