@@ -81,12 +81,12 @@ class Agenda:
         entry.fresh = entry.excused = entry.waiting = False
         self._queue(entry)
 
-    def put_back(self, before: State, next_us: int) -> None:
-        """A claim was released: the job's state is what it was, and `next_us` is due again."""
-        entry = self.entries.get(before.job_id)
+    def put_back(self, before: Entry, next_us: int, last_run_us: int | None) -> None:
+        """A claim was released: the entry is as it was `before`, and `next_us` is due again."""
+        entry = self.entries.get(before.id)
         if entry is not None:
-            entry.state = replace(before, next_run_us=next_us)
-            entry.next_us = next_us
+            entry.state = replace(before.state, next_run_us=next_us, last_run_us=last_run_us)
+            entry.next_us, entry.fresh, entry.excused = next_us, before.fresh, before.excused
             self._queue(entry)
 
     def succeeded(self, job_id: str, now: int, late_after_us: int | None) -> None:
@@ -96,7 +96,7 @@ class Agenda:
             entry.state = replace(entry.state, last_succeeded_us=now, late_after_us=late_after_us)
 
     def due(self, now: int, limit: int) -> list[Entry]:
-        """Up to `limit` entries whose slot has come, earliest first. They leave the heap until `moved`, `again` or `wait`."""
+        """Up to `limit` entries whose slot has come, earliest first. They leave the heap until `moved` or `again`."""
         found: list[Entry] = []
         while self._heap and self._heap[0][0] <= now and len(found) < limit:
             slot, job_id = heapq.heappop(self._heap)

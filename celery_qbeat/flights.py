@@ -40,9 +40,11 @@ class Flights:
 
     def add(self, run: Airborne) -> None:
         """Take off, or extend the lease of a run that is known."""
+        known = self._runs.get(run.task_id)
         self._runs[run.task_id] = run
         self._by_job.setdefault(run.job_id, set()).add(run.task_id)
-        heapq.heappush(self._leases, (run.lease_until_us, run.task_id))
+        if known is None or known.lease_until_us != run.lease_until_us:
+            heapq.heappush(self._leases, (run.lease_until_us, run.task_id))
 
     def land(self, task_id: str) -> Airborne | None:
         """The run ended; None when it was not known. `busy` says whether another run of its job is in flight."""
@@ -56,14 +58,16 @@ class Flights:
         return run
 
     def overdue(self, now: int, limit: int = 1_000) -> list[Airborne]:
-        """Runs whose lease is over. They must be landed, or added again with a longer lease."""
-        found: list[Airborne] = []
+        """Runs whose lease is over; they stay overdue until they are landed, or added again with a longer lease."""
+        found: dict[str, Airborne] = {}
         while self._leases and self._leases[0][0] <= now and len(found) < limit:
             until, task_id = heapq.heappop(self._leases)
             run = self._runs.get(task_id)
             if run is not None and run.lease_until_us == until:
-                found.append(run)
-        return found
+                found[task_id] = run
+        for run in found.values():
+            heapq.heappush(self._leases, (run.lease_until_us, run.task_id))
+        return list(found.values())
 
     def silent(self, sent_before: int, limit: int = 1_000) -> list[Airborne]:
         """Runs sent before this and still without an end, the longest silent first."""

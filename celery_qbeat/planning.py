@@ -36,10 +36,12 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A due job. `fresh`: its slot is the first one; `excused`: it is late because it waited for its own run."""
+    """A due job. `fresh`: its slot is the first one, perhaps older than `first_seen_us`, when the job was first seen;
+    `excused`: it is late because it waited for its own run."""
 
     job: Job
     expected_us: int
+    first_seen_us: int
     fresh: bool = False
     excused: bool = False
     busy: bool = False
@@ -178,7 +180,7 @@ def overtaken(job_id: str, slot: int, next_us: int | None, moment: Moment) -> Cl
 def _decide_relative(due: Due, moment: Moment) -> Claim:
     job, slot, now = due.job, due.expected_us, moment.now_us
     following = bounded(job, job.schedule.after_run(slot, now))
-    unserved = job.catch_up == "skip" and not due.fresh and not due.excused and slot < moment.serving_since_us
+    unserved = job.catch_up == "skip" and not due.excused and _since(due, slot) < moment.serving_since_us
     if due.refusal:
         run = _run(job, slot, Verdict.REFUSED, moment, detail=due.refusal)
     elif unserved:
@@ -200,7 +202,7 @@ def _decide_newest(due: Due, moment: Moment) -> Claim:
     following = bounded(job, schedule.next_after(newest))
     runs: list[Run] = []
     cutoff = moment.serving_since_us
-    if job.catch_up == "skip" and not due.fresh and not due.refusal and oldest < cutoff:
+    if job.catch_up == "skip" and not due.refusal and _since(due, oldest) < cutoff:
         last = newest if newest < cutoff else schedule.latest(cutoff - 1)
         if last is not None and last >= oldest:
             runs.append(_missed(job, last, moment, "nobody was dispatching", _older(job, oldest, last)))
@@ -214,15 +216,14 @@ def _newest_run(due: Due, slot: int, collapsed: int, moment: Moment) -> Run:
     job = due.job
     if due.refusal:
         return _run(job, slot, Verdict.REFUSED, moment, collapsed, due.refusal)
-    if due.fresh and job.schedule.kind == "once" and moment.now_us - slot > ONCE_TOLERANCE_US:
+    if job.schedule.kind == "once" and due.first_seen_us - slot > ONCE_TOLERANCE_US:
         return _missed(job, slot, moment, "its instant had passed when the row was first seen", collapsed)
     if _past_grace(due, slot, moment):
         return _missed(job, slot, moment, _grace_reason(job), collapsed)
     if due.busy and job.overlap == "skip":
         return _run(job, slot, Verdict.SKIPPED, moment, collapsed, IN_FLIGHT_DETAIL)
     run = _run(job, slot, Verdict.CLAIMED, moment, collapsed)
-    # A new `every` job takes the current period, which began before anybody knew the job: that is not lateness.
-    return replace(run, late_us=0) if due.fresh else run
+    return replace(run, late_us=max(0, moment.now_us - _since(due, slot)))
 
 
 def _decide_each(due: Due, moment: Moment) -> Claim:
@@ -246,7 +247,15 @@ def _older(job: Job, oldest: int, newest: int) -> int:
 
 def _past_grace(due: Due, slot: int, moment: Moment) -> bool:
     grace = due.job.grace_us
-    return grace is not None and not due.excused and not due.fresh and moment.now_us - slot > grace
+    return grace is not None and not due.excused and moment.now_us - _since(due, slot) > grace
+
+
+def _since(due: Due, slot: int) -> int:
+    """From when on `slot` could have been sent.
+
+    A new `every` job takes the current period, which began before anybody knew the job: that is not lateness.
+    """
+    return max(slot, due.first_seen_us) if due.fresh else slot
 
 
 def _grace_reason(job: Job) -> str:

@@ -98,9 +98,8 @@ class Engine:
         self._heartbeat(now)
         self._lander.land(now)
         with parts.undisturbed():
-            self._sender.resend(now, self._trusted)
-            self._sender.run_by_hand(now, self._trusted)
-            more = self._sender.dispatch(now, self._trusted)
+            reached = self._sender.resend(now, self._trusted) and self._sender.run_by_hand(now, self._trusted)
+            more = reached and self._sender.dispatch(now, self._trusted)
         if desk.suspects:
             parts.fail_point("rereading")
             suspects = set(desk.suspects)
@@ -217,7 +216,7 @@ class Engine:
     def _pause(self) -> float:
         poll = self._parts.limits.poll_s
         slot = self.desk.agenda.next_us()
-        if slot is None:
+        if slot is None or self.desk.broker_away:
             return poll
         wait = (slot - self._parts.clock.now_us()) / 1_000_000
         return min(poll, wait) if wait > 0 else min(poll, BUSY_RETRY_S)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from celery_qbeat.agenda import Agenda
-from celery_qbeat.flights import Flights
+from celery_qbeat.flights import Airborne, Flights
 from celery_qbeat.jobs import Job, RowRules, Worker
 from celery_qbeat.planning import Moment
 from celery_qbeat.ports import Clock, Completions, Dispatcher, Gate, Shipment, Store
@@ -108,6 +108,13 @@ class Desk:
         """A batch id that no other writer can make: it carries the epoch."""
         self.batches += 1
         return self.epoch << 20 | self.batches
+
+    def land(self, task_id: str) -> Airborne | None:
+        """A run ended; None when it was not known. Its job may run again when it was the last one in flight."""
+        run = self.flights.land(task_id)
+        if run is not None and not self.flights.busy(run.job_id):
+            self.agenda.wake(run.job_id)
+        return run
 
     def pay(self) -> None:
         """Do what is owed to the database. What fails stays owed; the error goes on."""

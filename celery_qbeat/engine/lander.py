@@ -84,13 +84,12 @@ class Lander:
         desk, store = self._desk, self._parts.store
         told = [self._with_lateness(end, now) for end in ends]
         desk.owed.append(lambda epoch: store.conclude(epoch, told, now))
-        desk.pay()
+        # Before it is paid: what is owed is paid before anything else is done, but nobody would land these runs again.
         for end in told:
-            run = desk.flights.land(end.task_id)
+            run = desk.land(end.task_id)
             if run is not None:
                 report.ended(run.job_id, end.task_id, end.verdict, end.detail)
-                if not desk.flights.busy(run.job_id):
-                    desk.agenda.wake(run.job_id)
+        desk.pay()
 
     def _with_lateness(self, end: End, now: int) -> End:
         run = self._desk.flights.get(end.task_id)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from celery_qbeat.agenda import Entry
 from celery_qbeat.engine import report
 from celery_qbeat.engine.desk import Desk, Parts, batched
+from celery_qbeat.engine.settler import resendable
 from celery_qbeat.errors import Doubt, Unavailable
 from celery_qbeat.flights import Airborne
-from celery_qbeat.jobs import Job, Run, State, Verdict
+from celery_qbeat.jobs import Job, Run, Verdict
 from celery_qbeat.planning import Claim, Due, by_hand, decide
 from celery_qbeat.ports import End, Fate, Receipt, Release, Request, Shipment
 
 
 @dataclass(frozen=True, slots=True)
 class _Won:
-    """A claim that the database granted, and what the job's state was before."""
+    """A claim that the database granted, and what the job's entry was before; a run by hand leaves that alone."""
 
     claim: Claim
     job: Job | None
-    before: State | None
+    before: Entry | None
 
     def without(self, lost: frozenset[str]) -> _Won:
         """What is left when the ledger already had some of the runs."""
@@ -39,13 +41,20 @@ class _Won:
         hand = self.claim.expected_us is None
         return [Shipment(self.job, run, hand) for run in self.claimed]
 
-    def release(self, unsent: Sequence[Run]) -> Release:
+    def release(self, unsent: Sequence[Run], now: int) -> Release:
+        """`unsent`: the last ones of what was claimed, oldest first."""
         ids = tuple(run.task_id for run in unsent)
-        if self.claim.expected_us is None or self.before is None:
+        if self.before is None:
             return Release(self.claim.job_id, ids, None, None)
-        first = unsent[0].slot_us
-        back = self.claim.expected_us if first == self.claim.runs[0].slot_us else first
-        return Release(self.claim.job_id, ids, back, self.claim.next_us, self.before.last_run_us)
+        ran = self.before.state.last_run_us if len(unsent) == len(self.claimed) else now
+        return Release(self.claim.job_id, ids, self._back_to(unsent[0]), self.claim.next_us, ran)
+
+    def _back_to(self, first: Run) -> int | None:
+        """The oldest slot that has no verdict when `first` and all after it have none."""
+        decided = [run.slot_us for run in self.claim.runs if run.slot_us < first.slot_us]
+        if not decided or self.job is None:
+            return self.claim.expected_us
+        return self.job.schedule.next_after(decided[-1])
 
 
 class Sender:
@@ -67,7 +76,7 @@ class Sender:
             if claim is None:
                 desk.agenda.wait(entry)
             else:
-                wanted.append(_Won(claim, entry.job, entry.state))
+                wanted.append(_Won(claim, entry.job, replace(entry)))
         if not wanted:
             return bool(entries)
         try:
@@ -78,35 +87,58 @@ class Sender:
             raise
         for item in won:
             self._move_on(item, now)
-        self._publish(batch_id, won, now, trusted)
-        return len(entries) == limit and bool(won) and not desk.broker_away
+        all_sent = self._publish(batch_id, won, now, trusted)
+        return len(entries) == limit and bool(won) and all_sent
 
-    def run_by_hand(self, now: int, trusted: Callable[[], bool]) -> None:
-        """Answer the requests for single runs."""
+    def run_by_hand(self, now: int, trusted: Callable[[], bool]) -> bool:
+        """Answer the requests for single runs; False: the broker surely took nothing, and the rest waits."""
         desk, store = self._desk, self._parts.store
-        if not desk.asked or desk.broker_away:
-            return
+        if not desk.asked:
+            return True
         for request in store.requests():
             entry = desk.agenda.entries.get(request.job_id)
             if entry is None:
                 report.unknown_request(request)
-            else:
-                self._by_hand(entry, request, now, trusted)
-            if desk.broker_away:
-                return
+            elif not self._by_hand(entry, request, now, trusted):
+                return False
             store.answer(desk.epoch, [request.id])
         desk.asked = False
+        return True
 
-    def resend(self, now: int, trusted: Callable[[], bool]) -> None:
-        """Publish again, under the same task id, what a dead beat may or may not have sent and the row wants resent."""
-        waiting, self._desk.resends = self._desk.resends, []
-        for batch_id, shipment in waiting:
+    def resend(self, now: int, trusted: Callable[[], bool]) -> bool:
+        """Publish again, under the same task id, what may or may not have been sent and its row wants resent.
+
+        False: the broker surely took nothing, and the rest waits.
+        """
+        desk = self._desk
+        for item in list(desk.resends):
+            batch_id, doubtful = item
+            run = doubtful.run
+            job = resendable(self._parts, desk, run.job_id, by_hand=doubtful.by_hand)
+            if job is None:
+                desk.resends.remove(item)
+                self._drop(doubtful, now)
+                continue
+            shipment = replace(doubtful, job=job)
             receipt = self._parts.dispatcher.send([shipment], trusted)[0]
-            if receipt.fate in (Fate.NOT_SENT, Fate.DOUBT):
-                self._desk.resends.append((batch_id, shipment))
+            if receipt.fate is Fate.NOT_SENT:
                 self._broker(receipt, 1)
-            else:
-                self._mark(batch_id, [shipment], [receipt], now, closes=False)
+                return False
+            if receipt.fate is Fate.DOUBT:
+                self._broker(receipt, 1)
+                continue
+            desk.resends.remove(item)
+            self._mark(batch_id, [shipment], [receipt], now, closes=False)
+            desk.pay()
+        return True
+
+    def _drop(self, doubtful: Shipment, now: int) -> None:
+        desk, store, run = self._desk, self._parts.store, doubtful.run
+        report.in_doubt(run.job_id, run.slot_us, run.task_id, False)
+        desk.land(run.task_id)
+        ends = [End(run.task_id, Verdict.IN_DOUBT, "perhaps sent; its row changed before it could be sent again")]
+        desk.owed.append(lambda epoch: store.conclude(epoch, ends, now))
+        desk.pay()
 
     def _decide(self, entry: Entry, now: int) -> Claim | None:
         job, slot = entry.job, entry.next_us
@@ -114,19 +146,22 @@ class Sender:
             raise AssertionError(f"{entry.id!r} is due without a job or a slot")
         refusal = self._parts.privileges.refusal(job)
         busy = self._desk.flights.busy(job.id)
-        due = Due(job, slot, fresh=entry.fresh, excused=entry.excused, busy=busy, refusal=refusal)
+        due = Due(job, slot, entry.state.first_seen_us, entry.fresh, entry.excused, busy, refusal)
         return decide(due, self._desk.moment(now))
 
-    def _by_hand(self, entry: Entry, request: Request, now: int, trusted: Callable[[], bool]) -> None:
+    def _by_hand(self, entry: Entry, request: Request, now: int, trusted: Callable[[], bool]) -> bool:
+        """Whether the request was dealt with."""
         desk, job = self._desk, entry.job
         if job is None:
             refusal = entry.problem
+        elif not job.scope.enabled:
+            refusal = "its worker scope is disabled"
         else:
-            refusal = self._parts.privileges.refusal(job) or ("" if job.scope.enabled else "its worker scope is disabled")
+            refusal = self._parts.privileges.refusal(job)
         busy = desk.flights.busy(entry.id)
         claim = by_hand(entry.id, job, request.asked_us, busy=busy, refusal=refusal, moment=desk.moment(now))
         batch_id, won = self._claim([_Won(claim, job, None)], now)
-        self._publish(batch_id, won, now, trusted)
+        return self._publish(batch_id, won, now, trusted)
 
     def _claim(self, wanted: Sequence[_Won], now: int) -> tuple[int, list[_Won]]:
         """The batch id and what the database granted."""
@@ -137,7 +172,7 @@ class Sender:
         except Doubt:
             # Perhaps committed, surely not published: undo it when the database is back.
             desk.suspects.update(item.claim.job_id for item in wanted)
-            self._owe_release(batch_id, [item.release(item.claimed) for item in wanted if item.claimed])
+            self._owe_release(batch_id, [item.release(item.claimed, now) for item in wanted if item.claimed])
             raise
         self._parts.fail_point("claimed")
         won = []
@@ -156,13 +191,14 @@ class Sender:
         ran = now if item.claimed else None
         self._desk.agenda.moved(claim.job_id, claim.next_us, last_run_us=ran, last_slot_us=newest)
 
-    def _publish(self, batch_id: int, won: Sequence[_Won], now: int, trusted: Callable[[], bool]) -> None:
+    def _publish(self, batch_id: int, won: Sequence[_Won], now: int, trusted: Callable[[], bool]) -> bool:
+        """Whether nothing had to be given back."""
         chores = self._parts.chores
         inside = [item for item in won if item.job is not None and item.job.fn in chores and not item.job.from_code]
         outside = [item for item in won if item not in inside] if inside else won
         shipments = [shipment for item in outside for shipment in item.shipments()]
         self._start_chores(batch_id, inside, now, closes=not shipments)
-        self._ship(batch_id, won, shipments, now, trusted)
+        return self._ship(batch_id, won, shipments, now, trusted)
 
     def _ship(
         self,
@@ -171,29 +207,33 @@ class Sender:
         shipments: Sequence[Shipment],
         now: int,
         trusted: Callable[[], bool],
-    ) -> None:
+    ) -> bool:
         def may_send() -> bool:
             self._parts.fail_point("sending")
             return trusted()
 
         unsent: list[Shipment] = []
-        chunks = list(batched(shipments, self._parts.limits.chunk))
-        for number, chunk in enumerate(chunks, start=1):
+        chunks = deque(batched(shipments, self._parts.limits.chunk))
+        try:
+            while chunks and not unsent:
+                chunk = chunks.popleft()
+                receipts = self._parts.dispatcher.send(chunk, may_send)
+                self._parts.fail_point("published")
+                unsent = self._mark(batch_id, chunk, receipts, now, closes=not chunks)
+                self._desk.pay()
+                self._parts.fail_point("marked")
+        finally:
+            # Also when the database went away: what was not sent for sure is given back when it returns.
+            unsent.extend(shipment for chunk in chunks for shipment in chunk)
             if unsent:
-                unsent.extend(chunk)
-                continue
-            receipts = self._parts.dispatcher.send(chunk, may_send)
-            self._parts.fail_point("published")
-            unsent = self._mark(batch_id, chunk, receipts, now, closes=number == len(chunks))
-            self._parts.fail_point("marked")
-        if unsent:
-            self._give_back(batch_id, won, unsent)
+                self._give_back(batch_id, won, unsent, now)
         self._desk.pay()
+        return not unsent
 
     def _mark(
         self, batch_id: int, chunk: Sequence[Shipment], receipts: Sequence[Receipt], now: int, *, closes: bool
     ) -> list[Shipment]:
-        """Write what happened to a chunk; the shipments that surely were not sent."""
+        """Note what happened to a chunk, to be paid; the shipments that surely were not sent."""
         desk, store = self._desk, self._parts.store
         unsent: list[Shipment] = []
         sent: list[str] = []
@@ -205,6 +245,7 @@ class Sender:
                 continue
             if receipt.fate is Fate.BAD:
                 report.unsendable(job, run, receipt.detail)
+                desk.land(run.task_id)
                 ends.append(End(run.task_id, Verdict.FAILED, f"could not be published: {receipt.detail}"))
                 continue
             if receipt.fate is Fate.SENT:
@@ -220,7 +261,6 @@ class Sender:
             desk.owed.append(lambda epoch: store.sent(epoch, batch_id, sent, now, closes=done))
         if ends:
             desk.owed.append(lambda epoch: store.conclude(epoch, ends, now))
-        desk.pay()
         return unsent
 
     def _doubtful(self, batch_id: int, shipment: Shipment, ends: list[End]) -> None:
@@ -232,7 +272,7 @@ class Sender:
         else:
             ends.append(End(run.task_id, Verdict.IN_DOUBT, "the broker went away while it was being sent"))
 
-    def _give_back(self, batch_id: int, won: Sequence[_Won], unsent: Sequence[Shipment]) -> None:
+    def _give_back(self, batch_id: int, won: Sequence[_Won], unsent: Sequence[Shipment], now: int) -> None:
         left: dict[str, list[Run]] = {}
         for shipment in unsent:
             left.setdefault(shipment.job.id, []).append(shipment.run)
@@ -240,13 +280,13 @@ class Sender:
         for item in won:
             runs = left.get(item.claim.job_id)
             if runs:
-                release = item.release(runs)
+                release = item.release(runs, now)
                 releases.append(release)
                 if release.back_to_us is not None and item.before is not None:
-                    self._desk.agenda.put_back(item.before, release.back_to_us)
+                    self._desk.agenda.put_back(item.before, release.back_to_us, release.last_run_us)
         self._owe_release(batch_id, releases)
         store = self._parts.store
-        self._desk.owed.append(lambda epoch: store.sent(epoch, batch_id, [], 0, closes=True))
+        self._desk.owed.append(lambda epoch: store.sent(epoch, batch_id, [], now, closes=True))
 
     def _owe_release(self, batch_id: int, releases: Sequence[Release]) -> None:
         store = self._parts.store
@@ -273,5 +313,4 @@ class Sender:
             report.sent(job, run)
         task_ids = [run.task_id for _, run in runs]
         desk.owed.append(lambda epoch: store.sent(epoch, batch_id, task_ids, now, closes=closes))
-        desk.pay()
 

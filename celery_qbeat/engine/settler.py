@@ -8,44 +8,50 @@ from celery_qbeat.flights import Airborne
 from celery_qbeat.jobs import Job, Run, Verdict
 from celery_qbeat.ports import End, Flight, Shipment
 
+DIED_DETAIL = "the beat that claimed it died before it could say whether it was sent"
+
 
 def settle(parts: Parts, desk: Desk, now: int) -> None:
     """Read the runs in flight; those claimed under an older epoch and never marked sent are dropped or sent again."""
     ends: list[End] = []
+    dropped: list[Flight] = []
     own = {task for task, _, _ in desk.chores} | {shipment.run.task_id for _, shipment in desk.resends}
     for part in parts.store.flights():
         for flight in part:
             if flight.task_id in own:
                 continue
-            if flight.sent_us is not None and _is_chore(parts, desk, flight):
+            if flight.sent_us is not None and _is_chore(parts, desk, flight.job_id):
                 ends.append(End(flight.task_id, Verdict.LOST, "the beat that ran it is gone"))
-                continue
-            if flight.sent_us is not None or flight.epoch >= desk.epoch:
+            elif flight.sent_us is not None or flight.epoch >= desk.epoch:
                 _take_off(desk, flight)
-                continue
-            job = _resendable(parts, desk, flight)
-            report.in_doubt(flight.job_id, flight.slot_us, flight.task_id, job is not None)
-            if job is None:
-                ends.append(End(flight.task_id, Verdict.IN_DOUBT, "the beat that claimed it died before it could say whether it was sent"))
-            else:
+            elif (job := resendable(parts, desk, flight.job_id, by_hand=flight.by_hand)) is not None:
+                report.in_doubt(flight.job_id, flight.slot_us, flight.task_id, True)
                 _take_off(desk, flight)
                 desk.resends.append((flight.batch_id or 0, Shipment(job, _run(flight), flight.by_hand)))
+            else:
+                ends.append(End(flight.task_id, Verdict.IN_DOUBT, DIED_DETAIL))
+                dropped.append(flight)
     if ends:
         parts.store.conclude(desk.epoch, ends, now)
+    for end in ends:
+        desk.land(end.task_id)
+    for flight in dropped:
+        report.in_doubt(flight.job_id, flight.slot_us, flight.task_id, False)
     parts.store.close_batches(desk.epoch, now)
 
 
-def _resendable(parts: Parts, desk: Desk, flight: Flight) -> Job | None:
-    entry = desk.agenda.entries.get(flight.job_id)
-    if entry is None or entry.job is None or not entry.runnable or entry.job.on_doubt != "resend":
+def resendable(parts: Parts, desk: Desk, job_id: str, *, by_hand: bool) -> Job | None:
+    """The job as it is now, if a doubtful run of it is to be sent again: wanted by its row, and allowed."""
+    entry = desk.agenda.entries.get(job_id)
+    job = entry.job if entry is not None else None
+    if entry is None or job is None or job.on_doubt != "resend" or _is_chore(parts, desk, job_id):
         return None
-    if _is_chore(parts, desk, flight) or parts.privileges.refusal(entry.job):
-        return None
-    return entry.job
+    may = entry.runnable or (by_hand and job.scope.enabled)
+    return job if may and not parts.privileges.refusal(job) else None
 
 
-def _is_chore(parts: Parts, desk: Desk, flight: Flight) -> bool:
-    entry = desk.agenda.entries.get(flight.job_id)
+def _is_chore(parts: Parts, desk: Desk, job_id: str) -> bool:
+    entry = desk.agenda.entries.get(job_id)
     return entry is not None and entry.job is not None and not entry.job.from_code and entry.job.fn in parts.chores
 
 
