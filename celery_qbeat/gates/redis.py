@@ -88,10 +88,11 @@ class Holding:
 class RedisGate:
     """Holds while its token is in Redis, under `qbeat:{<namespace>}:lock`.
 
-    `ttl_s`: how long the lock outlives its holder. `poll_s`: the longest time between two calls of `hold`. `holder`: how
-    this beat calls itself, e.g. `host:pid`. `margin_s`: how much less than Redis this side trusts the lock, so that clocks
-    of different speed do no harm; a tenth of the TTL and at least half a second unless given.
-    Raises SettingsError for a URL that cannot be understood and for a TTL that the polls cannot keep. Connects on first use.
+    `ttl_s`: how long the lock outlives its holder. `poll_s`: the longest time between two calls of `hold`. `holder`:
+    how this beat calls itself, e.g. `host:pid`. `margin_s`: how much less than Redis this side trusts the lock, so that
+    clocks of different speed do no harm; a tenth of the TTL and at least half a second unless given.
+    Raises SettingsError for a URL that cannot be understood and for a TTL that the polls cannot keep. Connects on
+    first use.
     """
 
     def __init__(
@@ -125,7 +126,8 @@ class RedisGate:
     def hold(self) -> Lease | None:
         """Acquire or renew. None: another beat has the lock, or Redis is away and its last answer no longer trusted.
 
-        Waits for about `min(1 s, TTL / 4)` at most, and after a failure asks again no sooner than that (or a poll) later.
+        Waits for about `min(1 s, TTL / 4)` at most, and after a failure asks again no sooner than that (or a poll)
+        later.
         """
         started = self._clock.monotonic()
         if started < self._ask_again:

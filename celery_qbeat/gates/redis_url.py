@@ -25,9 +25,9 @@ SENTINEL_PORT = 26379
 def connect(url: str, timeout_s: float) -> Redis:
     """A client for `url`; connecting and each answer take at most `timeout_s` seconds, and nothing is tried twice.
 
-    Schemes: `redis`, `rediss`, `unix`, kombu's `redis+socket` (with `?virtual_host=1` for the database), and kombu's list
-    of `sentinel://` URLs separated by `;`. There `?master_name=` is needed; user, password and database of the list are
-    those of the Redis servers, `?sentinel_username=` and `?sentinel_password=` those of the sentinels.
+    Schemes: `redis`, `rediss`, `unix`, kombu's `redis+socket` (with `?virtual_host=1` for the database), and kombu's
+    list of `sentinel://` URLs separated by `;`. There `?master_name=` is needed; user, password and database of the
+    list are those of the Redis servers, `?sentinel_username=` and `?sentinel_password=` those of the sentinels.
     Nothing is connected yet. Raises SettingsError.
     """
     try:

@@ -1,0 +1,104 @@
+"""Connections to the broker of a Celery app that give up soon, and the address of the queue of ends.
+
+A tick must not hang with the broker, so every connection here is our own: the app's pool waits without limit and tries
+a hundred times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from kombu.entity import Exchange, Queue
+from kombu.exceptions import OperationalError
+from kombu.transport import virtual
+
+TIMEOUT_S = 2.0
+
+DONE_TASK = "celery_qbeat.done"
+
+LOCAL = frozenset({"filesystem", "memory"})
+
+
+def connect(make: Callable[..., Any]) -> Any:
+    """A kombu connection made by `app.connection_for_write` or `app.connection_for_read`, with bounded waiting.
+
+    Nothing is connected yet. What the app's transport options say about time limits holds when it is shorter.
+    """
+    plain = make()
+    options = plain.transport_options or {}
+    return make(
+        connect_timeout=min(plain.connect_timeout or TIMEOUT_S, TIMEOUT_S),
+        transport_options=_bounds(plain.transport.driver_type, options),
+    )
+
+
+def open_(connection: Any) -> None:
+    """Connect, trying every address of a failover list once. Raises one of `lost(connection)`."""
+    connection.ensure_connection(
+        max_retries=max(1, len(connection.alt) - 1),
+        interval_start=0,
+        interval_step=0,
+        interval_max=0,
+        timeout=2 * TIMEOUT_S,
+    )
+
+
+def lost(connection: Any) -> tuple[type[BaseException], ...]:
+    """The exceptions that mean that the connection is gone."""
+    errors: tuple[type[BaseException], ...] = connection.connection_errors
+    return (*errors, OperationalError, OSError)
+
+
+def describe(connection: Any) -> str:
+    """The broker's URL, its password hidden."""
+    url: str = connection.as_uri()
+    local = connection.transport.driver_type in LOCAL
+    return url.partition("://")[0] + "://" if local else url
+
+
+def _bounds(driver: str, options: dict[str, Any]) -> dict[str, Any]:
+    def at_most(name: str) -> float:
+        return min(options.get(name) or TIMEOUT_S, TIMEOUT_S)
+
+    if driver == "redis":
+        # redis-py itself would send a command a second time after a timeout, and the task with it.
+        names = ("socket_timeout", "socket_connect_timeout")
+        return {"retry_on_timeout": False, **{name: at_most(name) for name in names}}
+    if driver == "amqp":
+        # Confirms are waited for by the dispatcher, for many messages together.
+        return {"confirm_publish": False, **{name: at_most(name) for name in ("read_timeout", "write_timeout")}}
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where workers send the ends of runs: an exchange and a routing key, which is also the queue's name."""
+
+    exchange: str
+    key: str
+
+
+def done_address(connection: Any, namespace: str) -> Address | None:
+    """The address of ends on this kind of broker; None where a worker could not reach it.
+
+    Never by `queue=`: with a worker that creates no missing queues, or creates them with arguments, that turned
+    the success of a user's task into a failure. On AMQP `amq.direct` always exists. Other transports keep their
+    exchanges by themselves; those that keep them in the memory of each process cannot lead from a worker to us.
+    """
+    key = f"qbeat.done.{namespace}"
+    transport = connection.transport
+    if transport.driver_type == "amqp":
+        return Address("amq.direct", key)
+    channel = getattr(transport, "Channel", None)
+    if not isinstance(channel, type) or not issubclass(channel, virtual.Channel):
+        return None
+    shared = channel.get_table is not virtual.Channel.get_table or transport.driver_type == "memory"
+    return Address("celery_qbeat", key) if shared else None
+
+
+def done_queue(address: Address) -> Any:
+    """The queue of ends: durable and without any argument, since a change of arguments would lock us out of it."""
+    exchange = cast(Any, Exchange)(address.exchange, type="direct", durable=True)
+    return cast(Any, Queue)(address.key, exchange, routing_key=address.key, durable=True)

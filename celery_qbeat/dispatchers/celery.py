@@ -1,0 +1,93 @@
+"""Publishes runs as Celery tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from celery import signals
+
+from celery_qbeat.dispatchers import broker
+from celery_qbeat.dispatchers.confirms import ConfirmWire
+from celery_qbeat.dispatchers.letters import Ends, Letter, write
+from celery_qbeat.dispatchers.wires import RedisWire, Wire, text
+from celery_qbeat.ports import Fate, Receipt, Shipment
+
+
+class CeleryDispatcher:
+    """Sends like `app.send_task`, over a connection of its own that never waits long and tries nothing twice.
+
+    `namespace`: of the queue by which workers report ends. `instance`: of the store, or a function that tells it once
+    the store is open. `link_ends=False`: messages without callbacks; then only leases and a result backend tell of
+    ends.
+    """
+
+    def __init__(self, app: Any, *, namespace: str, instance: str | Callable[[], str], link_ends: bool = True) -> None:
+        self._app = app
+        self._instance = instance
+        self._namespace = namespace
+        self._link_ends = link_ends
+        self._wire: Wire | None = None
+        self._ends: Ends | None = None
+
+    @property
+    def ends(self) -> bool:
+        """Whether workers can report the ends of runs over this kind of broker."""
+        return broker.done_address(self._app.connection_for_write(), self._namespace) is not None
+
+    def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
+        """See `ports.Dispatcher`. A NOT_SENT without a detail means lost trust.
+
+        When a connection is lost while several letters are under way (up to 20 on Redis, 50 on RabbitMQ), those that
+        the broker did not confirm are in `DOUBT`.
+        """
+        if not shipments:
+            return []
+        wire = self._opened()
+        # A receiver of these signals expects that the message is out by then.
+        watched = signals.after_task_publish.receivers or signals.task_sent.receivers
+        size = 1 if watched and isinstance(wire, RedisWire) else wire.window
+        receipts: list[Receipt] = []
+        for start in range(0, len(shipments), size):
+            receipts.extend(self._send_some(wire, shipments[start : start + size], trusted))
+        return receipts
+
+    def close(self) -> None:
+        """Give the connection back. Never raises."""
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    def describe(self) -> str:
+        return broker.describe(self._app.connection_for_write())
+
+    def _opened(self) -> Wire:
+        if self._wire is None:
+            connection = broker.connect(self._app.connection_for_write)
+            address = broker.done_address(connection, self._namespace) if self._link_ends else None
+            self._ends = Ends(self._app, address) if address is not None else None
+            self._wire = _wire(self._app, connection)
+        self._wire.open()
+        return self._wire
+
+    def _send_some(self, wire: Wire, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> list[Receipt]:
+        instance = self._instance if isinstance(self._instance, str) else self._instance()
+        letters: list[Letter] = []
+        receipts: dict[str, Receipt] = {}
+        for shipment in shipments:
+            try:
+                letters.append(write(self._app, shipment, self._ends, instance))
+            except Exception as error:
+                task_id = shipment.run.task_id
+                receipts[task_id] = Receipt(task_id, Fate.BAD, text(error))
+        receipts |= {receipt.task_id: receipt for receipt in wire.carry(letters, trusted)}
+        return [receipts[shipment.run.task_id] for shipment in shipments]
+
+
+def _wire(app: Any, connection: Any) -> Wire:
+    transport = connection.transport
+    if transport.driver_type == "redis":
+        return RedisWire(app, connection)
+    if transport.driver_name == "py-amqp":
+        return ConfirmWire(app, connection)
+    return Wire(app, connection)

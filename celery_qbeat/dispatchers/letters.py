@@ -1,0 +1,184 @@
+"""A claimed run becomes a Celery message: built by Celery itself, with nothing in it that a row could misuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from numbers import Real
+from typing import Any
+
+from celery.beat import BeatLazyFunc
+from celery.utils.time import maybe_make_aware
+
+from celery_qbeat.dispatchers.broker import DONE_TASK, Address
+from celery_qbeat.jobs import Job, Run, run_token
+from celery_qbeat.ports import Shipment
+
+TASK_OPTIONS = (
+    *("queue", "routing_key", "exchange", "priority", "expires", "serializer"),
+    *("delivery_mode", "compression", "time_limit", "soft_time_limit"),
+)
+"""What a task's decorator says about its messages; Celery's own beat obeys it too."""
+
+_MESSAGE_OPTIONS = (
+    *("countdown", "eta", "time_limit", "soft_time_limit", "shadow", "chain", "chord", "group_id", "group_index"),
+    *("root_id", "parent_id", "reply_to", "retries", "ignore_result"),
+)
+"""Options of `send_task` that become a part of the message; the others say how it travels."""
+
+_OURS = (
+    *("task_id", "producer", "publisher", "connection", "router", "result_cls", "add_to_parent", "route_name"),
+    *("task_type", "retry", "retry_policy", "replaced_task_nesting", "stamped_headers", "declare", "mandatory"),
+)
+"""Options that an entry of `beat_schedule` cannot set, since the dispatcher does."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message that is ready but for its encoding, and how it travels."""
+
+    task_id: str
+    task: str
+    message: Any
+    options: Mapping[str, Any]
+
+    @property
+    def queue(self) -> str | None:
+        """The name of the queue that it must find there."""
+        queue = self.options.get("queue")
+        return None if queue is None else str(getattr(queue, "name", queue))
+
+    @property
+    def plain(self) -> bool:
+        """Whether it goes straight into its queue, through no exchange that might be missing."""
+        queue, explicit = self.options.get("queue"), self.options.get("exchange") or self.options.get("routing_key")
+        return not explicit and getattr(getattr(queue, "exchange", None), "type", "") == "direct"
+
+
+class Ends:
+    """The callbacks by which workers report the end of a run: immutable signatures of a task that nobody has."""
+
+    def __init__(self, app: Any, address: Address) -> None:
+        options = {
+            "exchange": address.exchange,
+            "routing_key": address.key,
+            "declare": [],
+            "serializer": "json",
+            "ignore_result": True,
+        }
+        signature = app.signature(DONE_TASK, args=(), kwargs={}, immutable=True, options=options)
+        self._template: dict[str, Any] = dict(signature)
+
+    def of(self, task_id: str, instance: str, outcome: str) -> dict[str, Any]:
+        token = run_token(instance, task_id)
+        return {**self._template, "kwargs": {"v": 1, "run": task_id, "outcome": outcome, "token": token}}
+
+
+def write(app: Any, shipment: Shipment, ends: Ends | None, instance: str) -> Letter:
+    """The message for a run. Raises whatever Celery, a router or the payload raises: then nothing can be sent."""
+    job, run = shipment.job, shipment.run
+    options = _options(app, job)
+    args, kwargs = _payload(job)
+    fields = {name: options.pop(name) for name in _MESSAGE_OPTIONS if name in options}
+    links = [*_listed(options.pop("link", None))]
+    errors = [*_listed(options.pop("link_error", None))]
+    if ends is not None:
+        links.append(ends.of(run.task_id, instance, "success"))
+        errors.append(ends.of(run.task_id, instance, "failure"))
+    expires = options.pop("expires", None)
+    headers = {**(options.pop("headers", None) or {}), **_headers(job, run)}
+    if not job.from_code:
+        fields |= _representations(job.args, job.kwargs)
+    fields.setdefault("reply_to", app.thread_oid)
+    travel = app.amqp.router.route(options, job.fn, args, kwargs, app.tasks.get(job.fn))
+    if expires is not None:
+        travel["expiration"] = max(0.0, _seconds_left(app, expires))
+    message = app.amqp.create_task_message(
+        run.task_id,
+        job.fn,
+        args,
+        kwargs,
+        expires=expires,
+        callbacks=links or None,
+        errbacks=errors or None,
+        create_sent_event=app.conf.task_send_sent_event,
+        **{"ignore_result": None, **fields},
+    )
+    return Letter(run.task_id, job.fn, message, {**travel, "headers": headers})
+
+
+def post(app: Any, producer: Any, letter: Letter, *, declare: bool) -> None:
+    """Encode and publish, as `app.send_task` does, with its signals and events and all settings of the app.
+
+    `declare`: make sure that the queue is there.
+    """
+    options = letter.options if declare else {**letter.options, "declare": []}
+    app.amqp.send_task_message(producer, letter.task, letter.message, retry=False, **options)
+
+
+def _options(app: Any, job: Job) -> dict[str, Any]:
+    task = app.tasks.get(job.fn)
+    options = {name: value for name in TASK_OPTIONS if (value := getattr(task, name, None)) is not None}
+    if job.from_code:
+        own = {name: value for name, value in (job.options or {}).items() if not name.startswith("__")}
+        return {name: value for name, value in {**options, **own}.items() if name not in _OURS}
+    queue = job.queue or job.scope.queue
+    if queue:
+        options = {name: value for name, value in options.items() if name not in ("exchange", "routing_key")}
+        options["queue"] = queue
+    if job.priority is not None:
+        options["priority"] = job.priority
+    if job.expires_s is not None:
+        options["expires"] = job.expires_s
+    return options
+
+
+def _payload(job: Job) -> tuple[Any, Any]:
+    if not job.from_code:
+        return json.loads(job.args), json.loads(job.kwargs)
+    options = job.options or {}
+    args, kwargs = options.get("__args__") or (), options.get("__kwargs__") or {}
+    return [_now(value) for value in args], {name: _now(value) for name, value in kwargs.items()}
+
+
+def _now(value: Any) -> Any:
+    return value() if isinstance(value, BeatLazyFunc) else value
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _headers(job: Job, run: Run) -> dict[str, Any]:
+    slot = _EPOCH + timedelta(microseconds=run.slot_us)
+    return {
+        "celery_beat_task": True,
+        "qbeat_job": job.id,
+        "qbeat_slot": slot.isoformat(),
+        "qbeat_slot_us": run.slot_us,
+    }
+
+
+def _representations(args: str, kwargs: str) -> dict[str, str]:
+    """What logs and events show of the arguments; Celery's own walk over them costs more than all the rest."""
+    return {"argsrepr": _short(args), "kwargsrepr": _short(kwargs)} if len(args) + len(kwargs) <= 512 else {}
+
+
+@lru_cache(maxsize=1024)
+def _short(text: str) -> str:
+    return repr(json.loads(text))
+
+
+def _seconds_left(app: Any, expires: Any) -> float:
+    if isinstance(expires, Real):
+        return float(expires)
+    moment = datetime.fromisoformat(expires) if isinstance(expires, str) else expires
+    left: timedelta = maybe_make_aware(moment, app.timezone) - app.now()
+    return left.total_seconds()

@@ -1,0 +1,85 @@
+"""Runs on their way, and the messages that came of them."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from kombu import Queue
+
+from celery_qbeat.jobs import Job, Run, Verdict, Worker, task_id
+from celery_qbeat.ports import Receipt, Shipment
+from celery_qbeat.schedules import parse
+
+INSTANCE = "5f0c2b9e-7f43-4a55-9a3e-0d6f1c2b3a4d"
+TASK = "proj.tasks.record"
+
+_slots = itertools.count(1_790_000_000_000_000, 60_000_000)
+
+
+def make_app(broker: str, folder: Path, **settings: Any) -> Celery:
+    """An app that is nobody's current app; for `filesystem://`, with its messages in `folder`."""
+    app = Celery("proj", broker=broker, set_as_current=False)
+    if broker.startswith("filesystem"):
+        settings["broker_transport_options"] = {
+            "data_folder_in": str(folder / "queues"),
+            "data_folder_out": str(folder / "queues"),
+            "control_folder": str(folder / "control"),
+        }
+        (folder / "queues").mkdir(exist_ok=True)
+    app.conf.update(**settings)
+    return app
+
+
+def row(job_id: str = "shop.hourly", fn: str = TASK, **fields: Any) -> Job:
+    """A job from a row."""
+    return Job(id=job_id, fn=fn, schedule=parse("every", "1m"), plan_key="p", **{"rev": 1, **fields})
+
+
+def entry(fn: str = TASK, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None, **options: Any) -> Job:
+    """A job from an entry of `beat_schedule`."""
+    options = {**options, "__args__": args, "__kwargs__": kwargs or {}}
+    return Job(id="code:entry", fn=fn, schedule=parse("every", "1m"), plan_key="p", rev=None, options=options)
+
+
+def scoped(**fields: Any) -> Worker:
+    return Worker(name="scope", **fields)
+
+
+def run_of(job: Job, slot_us: int | None = None) -> Shipment:
+    """The next slot of a job, claimed."""
+    slot = next(_slots) if slot_us is None else slot_us
+    return Shipment(job, Run(job.id, slot, task_id(INSTANCE, job.id, slot), Verdict.CLAIMED))
+
+
+def runs_of(job: Job, count: int) -> list[Shipment]:
+    return [run_of(job) for _ in range(count)]
+
+
+def fates(receipts: Sequence[Receipt]) -> list[str]:
+    return [receipt.fate.value for receipt in receipts]
+
+
+def yes() -> bool:
+    return True
+
+
+def take_all(app: Celery, queue: str = "celery", **declared: Any) -> list[Any]:
+    """All messages that wait in a queue, acknowledged."""
+    found = []
+    with app.connection_for_read() as connection:
+        bound = Queue(queue, no_declare=True, **declared)(connection.default_channel)
+        bound.no_declare = False
+        bound.declare()
+        while (message := bound.get(accept=["json", "pickle"])) is not None:
+            found.append(message)
+            message.ack()
+    return found
+
+
+def fresh_id() -> str:
+    return str(uuid.uuid4())
