@@ -1,0 +1,130 @@
+"""What each kind of database does in its own way; the rest of the store is the same for all."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+
+from celery_qbeat.stores import claiming, tables
+from celery_qbeat.stores.claiming import Batch
+from celery_qbeat.stores.connection import Link, Trouble
+
+RELOAD_ABOVE = 50_000
+"""When more rows than this changed between two polls, all are read again, in parts."""
+
+LOG_KEPT_US = 3_600_000_000
+"""The change log keeps an hour, for readers that were away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the change log; the op is a hint, see `triggers.py`."""
+
+    op: str
+    job_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """What the log says since `cursor`; `cursor` is to be kept when the entries have been dealt with.
+
+    `reload`: nobody can tell what changed. `instance`: of the tables, as it is now.
+    """
+
+    cursor: Any
+    instance: str = ""
+    entries: Sequence[Entry] = ()
+    reload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The table of jobs counted, and whether the log has lines that the cursor has not seen, all at one instant."""
+
+    count: int
+    revs: int
+    unread: bool
+
+
+class Database(ABC):
+    """One subclass for each kind, found by the name of SQLAlchemy's dialect."""
+
+    begin: ClassVar[str] = "BEGIN"
+    session: ClassVar[Sequence[str]] = ()
+
+    def url(self, url: sa.URL) -> sa.URL:
+        """The URL with a driver of ours where it names none."""
+        return url
+
+    def homeless(self, _url: sa.URL) -> str:
+        """Why no tables can be made there; empty when they can."""
+        return ""
+
+    def absent(self, _url: sa.URL) -> str:
+        """Why there is nothing to connect to; empty when there may be."""
+        return ""
+
+    def connect_args(self, _url: sa.URL) -> dict[str, object]:
+        """Driver options, such as timeouts, that the URL does not set."""
+        return {}
+
+    @abstractmethod
+    def judge(self, error: BaseException) -> Trouble:
+        """What this driver's error means."""
+
+    @abstractmethod
+    def put(
+        self,
+        connection: sa.Connection,
+        table: sa.Table,
+        columns: Sequence[str],
+        rows: Sequence[tuple[Any, ...]],
+        update: Sequence[str] | None,
+    ) -> None:
+        """See `claiming.Put`."""
+
+    def claim(self, link: Link, batch: Batch) -> frozenset[str]:
+        """See `Store.claim`; each job at most once."""
+        return link.write(lambda connection: claiming.claim(connection, self.put, batch))
+
+    @abstractmethod
+    def cursor(self, connection: sa.Connection) -> Any:
+        """The end of the change log. What commits after this call is found by `poll`."""
+
+    @abstractmethod
+    def poll(self, connection: sa.Connection, cursor: Any) -> Poll:
+        """What committed since `cursor`: nothing twice, nothing missed, in whatever order transactions commit."""
+
+    @abstractmethod
+    def audit(self, connection: sa.Connection, cursor: Any) -> Audit:
+        """Count the jobs, in one statement with the look at the log."""
+
+    @abstractmethod
+    def prune_log(self, connection: sa.Connection, cursor: Any, before_us: int, limit: int) -> int:
+        """Delete up to `limit` log lines, older and settled, and raise `log_floor`; how many. In a transaction."""
+
+    def trouble_ahead(self, _connection: sa.Connection) -> str:
+        """A reason why this server cannot be used, found at open; empty: none."""
+        return ""
+
+    def text(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """A JSON column as its text."""
+        return sa.cast(column, sa.Text)
+
+
+def raise_floor(connection: sa.Connection, floor: int) -> None:
+    """Readers whose cursor is below this must load everything again."""
+    meta = tables.meta
+    connection.execute(sa.update(meta).where(meta.c.id == 1, meta.c.log_floor < floor).values(log_floor=floor))
+
+
+def audit_query(unread: sa.ColumnElement[bool] | sa.ColumnElement[int]) -> sa.Select[Any]:
+    """Count and sum of rev beside `unread`, from one snapshot."""
+    jobs = tables.jobs.c
+    counts = sa.select(sa.func.count().label("n"), sa.func.coalesce(sa.func.sum(jobs.rev), 0).label("revs"))
+    found = counts.select_from(tables.jobs).subquery()
+    return sa.select(found.c.n, found.c.revs, unread)

@@ -1,0 +1,198 @@
+"""What becomes of claimed runs: sent, given back, ended. Each function is a part of one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from celery_qbeat.jobs import IN_FLIGHT, Verdict
+from celery_qbeat.ports import End, Flight, Release
+from celery_qbeat.stores import tables
+from celery_qbeat.stores.claiming import Put, chunks, clean
+from celery_qbeat.stores.leader import fence
+
+GUESSES = frozenset({Verdict.LOST, Verdict.IN_DOUBT})
+FAILURES = frozenset({Verdict.FAILED, Verdict.REVOKED, Verdict.EXPIRED, Verdict.UNKNOWN_TASK, Verdict.LOST})
+
+FLIGHTS_A_PART = 2_000
+
+
+def may_end(old: Verdict, new: Verdict) -> bool:
+    """Whether `new` replaces `old`: the first end stands, a failure corrects a success, knowledge corrects a guess."""
+    if new in IN_FLIGHT:
+        return False
+    known = new in (Verdict.SUCCEEDED, Verdict.FAILED)
+    return old in IN_FLIGHT or (old is Verdict.SUCCEEDED and new is Verdict.FAILED) or (old in GUESSES and known)
+
+
+def sent(
+    connection: sa.Connection, epoch: int, batch_id: int, task_ids: Sequence[str], now_us: int, *, closes: bool
+) -> None:
+    """See `Store.sent`."""
+    fence(connection, epoch)
+    runs, state, batches = tables.runs, tables.state, tables.batches
+    for part in chunks(task_ids):
+        of_batch = sa.and_(runs.c.task_id.in_(part), runs.c.batch_id == batch_id)
+        verdict = sa.case((runs.c.verdict == Verdict.CLAIMED, Verdict.SENT.value), else_=runs.c.verdict)
+        connection.execute(sa.update(runs).where(of_batch).values(sent_us=now_us, verdict=verdict))
+        # Two statements: MariaDB would look through all states for a subquery in an UPDATE.
+        jobs = connection.execute(sa.select(runs.c.job_id).where(of_batch).order_by(runs.c.job_id)).scalars().all()
+        claimed = sa.and_(state.c.job_id.in_(jobs), state.c.last_verdict == Verdict.CLAIMED)
+        connection.execute(sa.update(state).where(claimed).values(last_verdict=Verdict.SENT.value))
+    if closes:
+        is_open = sa.and_(batches.c.batch_id == batch_id, batches.c.sent_us.is_(None))
+        connection.execute(sa.update(batches).where(is_open).values(sent_us=now_us))
+
+
+# ---------------------------------------------------------------- release
+
+
+def release(connection: sa.Connection, epoch: int, batch_id: int, releases: Sequence[Release]) -> None:
+    """See `Store.release`."""
+    fence(connection, epoch)
+    state, runs, batches = tables.state, tables.runs, tables.batches
+    for item in sorted(releases, key=lambda item: item.job_id):
+        query = sa.select(state.c.next_run_us).where(state.c.job_id == item.job_id).with_for_update()
+        found = connection.execute(query).first()
+        if item.back_to_us is not None and (found is None or found[0] != item.from_next_us):
+            continue
+        gone = 0
+        for part in chunks(item.task_ids):
+            unsent = (runs.c.task_id.in_(part), runs.c.batch_id == batch_id, runs.c.verdict == Verdict.CLAIMED)
+            gone += connection.execute(sa.delete(runs).where(*unsent)).rowcount
+        if gone:
+            _back(connection, item, gone)
+    left = connection.execute(sa.select(sa.func.count()).where(runs.c.batch_id == batch_id)).scalar_one()
+    batch = batches.c.batch_id == batch_id
+    connection.execute(sa.update(batches).where(batch).values(n=left) if left else sa.delete(batches).where(batch))
+
+
+def _back(connection: sa.Connection, item: Release, gone: int) -> None:
+    runs, state = tables.runs.c, tables.state
+    newest = sa.select(runs.slot_us, runs.verdict).where(runs.job_id == item.job_id).order_by(runs.slot_us.desc())
+    last = connection.execute(newest.limit(1)).first()
+    values: dict[str, Any] = {"runs": state.c.runs - gone, "last_verdict": last.verdict if last else ""}
+    if item.back_to_us is not None:
+        planned = connection.execute(newest.where(runs.by_hand.is_(sa.false())).limit(1)).first()
+        values |= {
+            "next_run_us": item.back_to_us,
+            "last_run_us": item.last_run_us,
+            "last_slot_us": planned.slot_us if planned else None,
+        }
+    connection.execute(sa.update(state).where(state.c.job_id == item.job_id).values(values))
+
+
+# ---------------------------------------------------------------- ends
+
+_END_COLUMNS = (
+    "job_id",
+    "last_finished_us",
+    "last_succeeded_us",
+    "late_after_us",
+    "last_verdict",
+    "last_error",
+    "failures_in_a_row",
+)
+
+
+def conclude(connection: sa.Connection, put: Put, epoch: int, ends: Sequence[End], now_us: int) -> Sequence[str]:
+    """See `Store.conclude`."""
+    fence(connection, epoch)
+    found = _lock_runs(connection, [end.task_id for end in ends])
+    verdicts = {task_id: Verdict(row.verdict) for task_id, row in found.items()}
+    accepted: list[End] = []
+    for end in ends:
+        if end.task_id in verdicts and may_end(verdicts[end.task_id], end.verdict):
+            verdicts[end.task_id] = end.verdict
+            accepted.append(end)
+    _end_runs(connection, accepted, {task_id: row.id for task_id, row in found.items()}, now_us)
+    jobs = [(found[end.task_id].job_id, end) for end in accepted]
+    states = _lock_states(connection, sorted({job_id for job_id, _ in jobs}))
+    for job_id, end in jobs:
+        if job_id in states:
+            states[job_id] = _ended(states[job_id], end, now_us)
+    put(connection, tables.state, _END_COLUMNS, list(states.values()), _END_COLUMNS[1:])
+    return list(dict.fromkeys(end.task_id for end in accepted))
+
+
+def _lock_runs(connection: sa.Connection, task_ids: Sequence[str]) -> dict[str, sa.Row[Any]]:
+    runs = tables.runs.c
+    found: dict[str, sa.Row[Any]] = {}
+    for part in chunks(sorted(set(task_ids))):
+        query = sa.select(runs.task_id, runs.id, runs.job_id, runs.verdict).where(runs.task_id.in_(part))
+        found |= {row.task_id: row for row in connection.execute(query.order_by(runs.task_id).with_for_update())}
+    return found
+
+
+def _lock_states(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    state = tables.state.c
+    columns = [state[name] for name in _END_COLUMNS]
+    found: dict[str, tuple[Any, ...]] = {}
+    for part in chunks(job_ids):
+        query = sa.select(*columns).where(state.job_id.in_(part)).order_by(state.job_id).with_for_update()
+        found |= {row[0]: tuple(row) for row in connection.execute(query)}
+    return found
+
+
+def _end_runs(connection: sa.Connection, ends: Sequence[End], numbers: dict[str, int], now_us: int) -> None:
+    """One statement for all runs that ended alike: most succeed, and say nothing."""
+    runs = tables.runs
+    alike: dict[tuple[Verdict, str], list[int]] = {}
+    for end in {end.task_id: end for end in ends}.values():
+        alike.setdefault((end.verdict, clean(end.detail)), []).append(numbers[end.task_id])
+    for (verdict, detail), ids in alike.items():
+        values: dict[str, Any] = {"verdict": verdict.value, "finished_us": now_us, "lease_until_us": None}
+        if detail:
+            values["detail"] = detail
+        for part in chunks(ids):
+            connection.execute(sa.update(runs).where(runs.c.id.in_(part)).values(values))
+
+
+def _ended(state: tuple[Any, ...], end: End, now_us: int) -> tuple[Any, ...]:
+    job_id, _, succeeded, late, _, error, failures = state
+    if end.verdict is Verdict.SUCCEEDED:
+        succeeded, late, error, failures = now_us, end.late_after_us, "", 0
+    elif end.verdict in FAILURES:
+        error, failures = clean(end.detail) or end.verdict.value, failures + 1
+    return job_id, now_us, succeeded, late, end.verdict.value, error, failures
+
+
+# ---------------------------------------------------------------- in flight
+
+
+def flights(connection: sa.Connection, after: Flight | None, after_id: int) -> Sequence[tuple[int, Flight]]:
+    """The next part of the runs without an end, by lease, each with its number."""
+    runs, batches = tables.runs.c, tables.batches.c
+    query = (
+        sa.select(
+            runs.id,
+            runs.task_id,
+            runs.job_id,
+            runs.slot_us,
+            runs.lease_until_us,
+            runs.batch_id,
+            sa.func.coalesce(batches.epoch, 0),
+            runs.claimed_us,
+            runs.sent_us,
+            runs.by_hand,
+        )
+        .select_from(tables.runs.outerjoin(tables.batches, batches.batch_id == runs.batch_id))
+        .order_by(runs.lease_until_us, runs.id)
+        .limit(FLIGHTS_A_PART)
+    )
+    if after is None:
+        query = query.where(runs.lease_until_us.is_not(None))
+    else:
+        lease = after.lease_until_us
+        query = query.where(runs.lease_until_us >= lease, sa.or_(runs.lease_until_us > lease, runs.id > after_id))
+    return [(row[0], Flight(*row[1:9], bool(row[9]))) for row in connection.execute(query)]
+
+
+def close_batches(connection: sa.Connection, epoch: int, now_us: int) -> None:
+    """See `Store.close_batches`."""
+    fence(connection, epoch)
+    batches = tables.batches
+    is_open = sa.and_(batches.c.sent_us.is_(None), batches.c.epoch < epoch)
+    connection.execute(sa.update(batches).where(is_open).values(sent_us=now_us))

@@ -1,0 +1,81 @@
+"""Queries that change nothing: rows, states, scopes, and the sorting of what the feed brought."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from celery_qbeat.jobs import State, Worker, read_worker
+from celery_qbeat.stores import tables
+from celery_qbeat.stores.claiming import chunks
+from celery_qbeat.stores.database import RELOAD_ABOVE, Entry
+
+ROWS_A_PART = 2_000
+
+# In the order of the fields of State.
+_STATE = [
+    tables.state.c[name]
+    for name in (
+        "job_id",
+        "first_seen_us",
+        "next_run_us",
+        "last_run_us",
+        "last_slot_us",
+        "last_succeeded_us",
+        "late_after_us",
+        "plan_key",
+        "problem",
+    )
+]
+
+
+def workers(connection: sa.Connection) -> Mapping[str, Worker]:
+    """All scopes by name."""
+    found = connection.execute(sa.select(tables.workers)).mappings()
+    return {str(row["name"]): read_worker(dict(row)) for row in found}
+
+
+def states(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, State]:
+    """The states of these jobs, by id."""
+    found: dict[str, State] = {}
+    for part in chunks(job_ids):
+        query = sa.select(*_STATE).where(tables.state.c.job_id.in_(part))
+        found.update((row[0], State(*row)) for row in connection.execute(query))
+    return found
+
+
+def orphans(connection: sa.Connection, after: str | None) -> list[State]:
+    """The next part of the states that have no row."""
+    state, jobs = tables.state, tables.jobs
+    query = (
+        sa.select(*_STATE)
+        .select_from(state.outerjoin(jobs, jobs.c.id == state.c.job_id))
+        .where(jobs.c.id.is_(None))
+        .order_by(state.c.job_id)
+        .limit(ROWS_A_PART)
+    )
+    if after is not None:
+        query = query.where(state.c.job_id > after)
+    return [State(*row) for row in connection.execute(query)]
+
+
+def jobs_of(connection: sa.Connection, scopes: Sequence[str]) -> list[Any]:
+    """The ids of the rows of these scopes, or a few more than anybody wants to read one by one."""
+    jobs = tables.jobs.c
+    query = sa.select(jobs.id).where(jobs.worker.in_(scopes)).limit(RELOAD_ABOVE + 1)
+    return list(connection.execute(query).scalars())
+
+
+def sift(entries: Sequence[Entry]) -> tuple[list[Any], list[str], bool]:
+    """The ids of changed rows, the names of changed scopes, and whether everything may have changed."""
+    touched = dict.fromkeys(entry.job_id for entry in entries if entry.op in "IUD")
+    scopes = dict.fromkeys(entry.job_id for entry in entries if entry.op == "W" and entry.job_id is not None)
+    everything = any(entry.op == "T" or (entry.job_id is None and entry.op != "R") for entry in entries)
+    return list(touched), list(scopes), everything
+
+
+def key(row_id: Any) -> str:
+    """The id of a row as a text; SQLite lets people store something else."""
+    return row_id if isinstance(row_id, str) else repr(row_id)

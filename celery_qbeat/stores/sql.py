@@ -1,0 +1,303 @@
+"""The store on a SQL database: what is the same for all of them."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from celery_qbeat.errors import SchemaError
+from celery_qbeat.jobs import State, Verdict, Worker
+from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row
+from celery_qbeat.stores import leader, ledger, pruning, reading, schema, tables
+from celery_qbeat.stores.claiming import Batch, chunks, clean
+from celery_qbeat.stores.connection import BadData, Link
+from celery_qbeat.stores.database import LOG_KEPT_US, RELOAD_ABOVE, Database
+from celery_qbeat.stores.leader import fence
+from celery_qbeat.stores.reading import key
+
+log = logging.getLogger("celery_qbeat.store")
+
+T = TypeVar("T")
+
+ROW_COLUMNS = tuple(column.name for column in tables.jobs.columns if column.name != "description")
+_PLAN_COLUMNS = ("job_id", "first_seen_us", "next_run_us", "plan_key", "problem", "late_after_us")
+_PLANNED = _PLAN_COLUMNS[2:]
+
+
+class SqlStore:
+    """See `ports.Store`. Nothing is connected before `open`."""
+
+    def __init__(self, url: sa.URL, database: Database, *, create_tables: bool = False) -> None:
+        """`create_tables`: `open` makes the tables, or brings them up to date."""
+        self._url = database.url(url)
+        self._database = database
+        self._create_tables = create_tables
+        self._instance = ""
+        self._cursor: Any = None
+        self._known: dict[str, int] = {}
+        self._scopes: Mapping[str, Worker] = {}
+        self._link = Link(
+            self._url,
+            judge=database.judge,
+            session=database.session,
+            begin=database.begin,
+            connect_args=database.connect_args(self._url),
+            absent=lambda: database.absent(self._url),
+        )
+        json = {"args", "kwargs"}
+        self._row_columns = [
+            database.text(tables.jobs.c[name]) if name in json else tables.jobs.c[name] for name in ROW_COLUMNS
+        ]
+
+    @property
+    def link(self) -> Link:
+        """The connection, for the command line and the migrations."""
+        return self._link
+
+    def open(self) -> None:
+        absent = self._database.absent(self._url)
+        if absent and not self._create_tables:
+            raise SchemaError(f"{absent}: run {schema.MIGRATE['alembic']}")
+        if self._create_tables and (absent or not self._link.read(schema.is_current)):
+            self.migrate()
+        trouble = self._link.read(self._database.trouble_ahead)
+        self._instance = schema.check(self._link, trouble=trouble).instance
+
+    def migrate(self) -> None:
+        """Make the tables, or bring them up to date. Raises SchemaError; see `schema.migrate`."""
+        if reason := self._database.homeless(self._url):
+            raise SchemaError(reason)
+        self._link.may_create = True
+        try:
+            schema.migrate(self._link)
+        finally:
+            self._link.may_create = False
+
+    def close(self) -> None:
+        self._link.close()
+
+    def describe(self) -> str:
+        secret = {name: "***" for name in self._url.query if "pass" in name.lower()}
+        return self._url.update_query_dict(secret).render_as_string(hide_password=True)
+
+    @property
+    def instance(self) -> str:
+        return self._instance
+
+    # ------------------------------------------------------------ the writer
+
+    def take_epoch(self, holder: str, now_us: int) -> int:
+        return self._link.write(lambda connection: leader.take_epoch(connection, clean(holder)[:255], now_us))
+
+    def beat(self, epoch: int, now_us: int) -> None:
+        self._link.write(lambda connection: leader.beat(connection, epoch, now_us))
+
+    # ------------------------------------------------------------ rows
+
+    def workers(self) -> Mapping[str, Worker]:
+        return self._link.read(reading.workers)
+
+    def load(self) -> Iterator[Loaded]:
+        # Without a cursor until the end: a load that was given up must be begun again.
+        self._cursor, self._known = None, {}
+        cursor = self._link.read(self._database.cursor)
+        self._scopes = self.workers()
+        last: Any = None
+        while rows := self._link.read(partial(self._part, after=last)):
+            yield Loaded(rows=rows)
+            if rows[-1][0]["id"] == last:
+                break
+            last = rows[-1][0]["id"]
+        after: str | None = None
+        while orphans := self._link.read(partial(reading.orphans, after=after)):
+            yield Loaded(orphans=orphans)
+            after = orphans[-1].job_id
+        self._cursor = cursor
+
+    def changes(self) -> Changes:
+        if self._cursor is None:
+            return Changes(reload=True)
+        cursor = self._cursor
+        poll = self._link.read(lambda connection: self._database.poll(connection, cursor))
+        self._instance = poll.instance if poll.instance else self._instance
+        touched, scopes, everything = reading.sift(poll.entries)
+        if poll.reload or everything or len(touched) > RELOAD_ABOVE:
+            return self._reload()
+        if scopes:
+            touched = list({*touched, *self._link.read(partial(reading.jobs_of, scopes=scopes))})
+            if len(touched) > RELOAD_ABOVE:
+                return self._reload()
+        rows = self._rows(touched)
+        workers = self.workers() if scopes else None
+        self._scopes = self._scopes if workers is None else workers
+        self._cursor = poll.cursor
+        return Changes(rows=rows, workers=workers, asked=any(entry.op == "R" for entry in poll.entries))
+
+    def states(self, job_ids: Sequence[str]) -> Mapping[str, State]:
+        return self._link.read(lambda connection: reading.states(connection, job_ids))
+
+    def drift(self) -> bool:
+        if self._cursor is None:
+            return False
+        scopes = self.workers()
+        cursor = self._cursor
+        audit = self._link.read(lambda connection: self._database.audit(connection, cursor))
+        if audit.unread:
+            return False
+        counted = (audit.count, audit.revs) == (len(self._known), sum(self._known.values()))
+        return not counted or scopes != self._scopes
+
+    def _reload(self) -> Changes:
+        # A new connection, too: the old one may lead to a file that was replaced.
+        self._cursor = None
+        self._link.close()
+        return Changes(reload=True)
+
+    def _part(self, connection: sa.Connection, after: Any) -> list[tuple[Row, State | None]]:
+        jobs = tables.jobs.c
+        query = sa.select(*self._row_columns).order_by(jobs.id).limit(reading.ROWS_A_PART)
+        return self._joined(connection, query if after is None else query.where(jobs.id > after))
+
+    def _rows(self, job_ids: Sequence[Any]) -> dict[str, tuple[Row, State | None] | None]:
+        found: dict[str, tuple[Row, State | None] | None] = dict.fromkeys(map(key, job_ids))
+        for job_id in found:
+            self._known.pop(job_id, None)
+        for part in chunks(job_ids):
+            query = sa.select(*self._row_columns).where(tables.jobs.c.id.in_(part))
+            pairs = self._link.read(partial(self._joined, query=query))
+            found.update((key(row["id"]), (row, state)) for row, state in pairs)
+        return found
+
+    def _joined(self, connection: sa.Connection, query: sa.Select[Any]) -> list[tuple[Row, State | None]]:
+        rows = [dict(zip(ROW_COLUMNS, row, strict=True)) for row in connection.execute(query)]
+        states = reading.states(connection, [row["id"] for row in rows])
+        self._known.update((key(row["id"]), row["rev"]) for row in rows)
+        return [(row, states.get(row["id"])) for row in rows]
+
+    # ------------------------------------------------------------ plans
+
+    def plan(self, epoch: int, plans: Sequence[Plan], now_us: int) -> None:
+        self._each(plans, lambda part: self._link.write(lambda connection: self._plan(connection, epoch, part, now_us)))
+
+    def _plan(self, connection: sa.Connection, epoch: int, plans: Sequence[Plan], now_us: int) -> None:
+        fence(connection, epoch)
+        rows = sorted(
+            (plan.job_id, plan.first_seen_us, plan.next_run_us, plan.plan_key, clean(plan.problem), plan.late_after_us)
+            for plan in {plan.job_id: plan for plan in plans}.values()
+        )
+        self._database.put(connection, tables.state, _PLAN_COLUMNS, rows, _PLANNED)
+        self._remember(connection, [(plan.job_id, now_us, plan.spec) for plan in plans if plan.record])
+
+    def forget(self, epoch: int, job_ids: Sequence[str], now_us: int) -> None:
+        def forget(connection: sa.Connection) -> None:
+            fence(connection, epoch)
+            state = tables.state
+            for part in chunks(job_ids):
+                there = sa.select(state.c.job_id).where(state.c.job_id.in_(part)).order_by(state.c.job_id)
+                gone = connection.execute(there.with_for_update()).scalars().all()
+                connection.execute(sa.delete(state).where(state.c.job_id.in_(gone)))
+                self._remember(connection, [(job_id, now_us, None) for job_id in gone])
+
+        self._link.write(forget)
+
+    def _remember(self, connection: sa.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+        self._database.put(connection, tables.history, ("job_id", "since_us", "spec"), rows, None)
+
+    # ------------------------------------------------------------ the ledger
+
+    def claim(self, epoch: int, batch_id: int, claims: Sequence[Claim], now_us: int) -> frozenset[str]:
+        def claim(part: Sequence[Claim]) -> frozenset[str]:
+            return self._database.claim(self._link, Batch(epoch, batch_id, part, now_us))
+
+        lost: set[str] = set()
+        for round_ in _rounds(claims):
+            for part, answer in self._each(round_, claim):
+                lost |= _everything(part) if answer is None else answer
+        return frozenset(lost)
+
+    def sent(self, epoch: int, batch_id: int, task_ids: Sequence[str], now_us: int, *, closes: bool) -> None:
+        self._link.write(lambda connection: ledger.sent(connection, epoch, batch_id, task_ids, now_us, closes=closes))
+
+    def release(self, epoch: int, batch_id: int, releases: Sequence[Release]) -> None:
+        self._link.write(lambda connection: ledger.release(connection, epoch, batch_id, releases))
+
+    def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Sequence[str]:
+        def conclude(part: Sequence[End]) -> Sequence[str]:
+            put = self._database.put
+            return self._link.write(lambda connection: ledger.conclude(connection, put, epoch, part, now_us))
+
+        return [task_id for _, changed in self._each(ends, conclude) for task_id in changed or ()]
+
+    def flights(self) -> Iterator[Sequence[Flight]]:
+        after, number = None, -1
+        while found := self._link.read(partial(ledger.flights, after=after, after_id=number)):
+            yield [flight for _, flight in found]
+            number, after = found[-1]
+
+    def close_batches(self, epoch: int, now_us: int) -> None:
+        self._link.write(lambda connection: ledger.close_batches(connection, epoch, now_us))
+
+    def requests(self) -> Sequence[Request]:
+        asked = tables.requests.c
+        query = sa.select(asked.id, asked.job_id, asked.asked_us, asked.asked_by).order_by(asked.asked_us, asked.id)
+        return self._link.read(lambda connection: [Request(*row) for row in connection.execute(query)])
+
+    def answer(self, epoch: int, request_ids: Sequence[int]) -> None:
+        def answer(connection: sa.Connection) -> None:
+            fence(connection, epoch)
+            for part in chunks(request_ids):
+                connection.execute(sa.delete(tables.requests).where(tables.requests.c.id.in_(part)))
+
+        self._link.write(answer)
+
+    def prune(self, before_us: Mapping[Verdict, int], now_us: int) -> Iterator[int]:
+        oldest = min(before_us.values(), default=now_us)
+        yield from pruning.ledger(self._link, before_us)
+        yield from pruning.batches(self._link, oldest)
+        yield from pruning.history(self._link, oldest)
+        while (cursor := self._cursor) is not None:
+            before = now_us - LOG_KEPT_US
+            step = partial(self._database.prune_log, cursor=cursor, before_us=before, limit=pruning.STEP)
+            gone = self._link.write(step)
+            yield gone
+            if gone < pruning.STEP:
+                return
+
+    def _each(self, items: Sequence[Any], work: Callable[[Any], T]) -> list[tuple[Any, T | None]]:
+        """`work(items)` and its answer; halved again and again where the database refuses a value of some item."""
+        if not items:
+            return []
+        try:
+            return [(items, work(items))]
+        except BadData as error:
+            if len(items) == 1:
+                log.error("%s: the database refuses it, it is left out: %s", _name(items[0]), error)
+                return [(items, None)]
+            middle = len(items) // 2
+            return [*self._each(items[:middle], work), *self._each(items[middle:], work)]
+
+
+def _rounds(claims: Sequence[Claim]) -> list[list[Claim]]:
+    """Each round has a job at most once: beside its slot, a run by hand may be wanted."""
+    rounds: list[list[Claim]] = []
+    turn: Counter[str] = Counter()
+    for claim in claims:
+        if turn[claim.job_id] == len(rounds):
+            rounds.append([])
+        rounds[turn[claim.job_id]].append(claim)
+        turn[claim.job_id] += 1
+    return rounds
+
+
+def _everything(claims: Sequence[Claim]) -> set[str]:
+    runs = {run.task_id for claim in claims for run in claim.runs if run.verdict is Verdict.CLAIMED}
+    return runs | {claim.job_id for claim in claims}
+
+
+def _name(item: Any) -> str:
+    return str(getattr(item, "job_id", None) or getattr(item, "task_id", item))

@@ -1,0 +1,166 @@
+"""SQLite: one file on one machine, one writer at a time, so the log's order is the order of commits."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from celery_qbeat.errors import SchemaError
+from celery_qbeat.stores import tables
+from celery_qbeat.stores.connection import Trouble
+from celery_qbeat.stores.database import Audit, Database, Entry, Poll, audit_query, raise_floor
+
+BUSY_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The last log line seen; and the file with its counter of foreign commits, which saves most looks at the log."""
+
+    last: int
+    file: tuple[int, int] | None
+    connection: object
+    commits: int
+
+
+class SQLite(Database):
+    begin = "BEGIN IMMEDIATE"
+    # FULL: with NORMAL a power cut may undo the last claims, and a slot would be sent twice.
+    session = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA recursive_triggers = OFF")
+
+    def url(self, url: sa.URL) -> sa.URL:
+        """The path is made absolute: a later change of the working directory must not lead to another file."""
+        path = _path(url)
+        return url if path is None else url.set(database=str(path.absolute()))
+
+    def absent(self, url: sa.URL) -> str:
+        path = _path(url)
+        if path is None or path.exists():
+            return ""
+        return self.homeless(url) or f"the SQLite file {path} does not exist"
+
+    def homeless(self, url: sa.URL) -> str:
+        path = _path(url)
+        if path is None or path.parent.is_dir():
+            return ""
+        return f"the folder {path.parent} of the SQLite file does not exist: create it, or set qbeat_database_url"
+
+    def connect_args(self, url: sa.URL) -> dict[str, object]:
+        """The beat's thread may not be the one that made the store, but only one uses it."""
+        options: dict[str, object] = {"check_same_thread": False}
+        return options if "timeout" in url.query else {**options, "timeout": BUSY_TIMEOUT_S}
+
+    def judge(self, error: BaseException) -> Trouble:
+        name = str(getattr(error, "sqlite_errorname", ""))
+        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_READONLY", "SQLITE_INTERRUPT")):
+            return Trouble.BUSY
+        if name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_PROTOCOL", "SQLITE_NOMEM")):
+            return Trouble.LOST
+        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_SCHEMA")) or "no such" in str(error):
+            return Trouble.SCHEMA
+        if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
+            return Trouble.LOST
+        return Trouble.DATA
+
+    def put(
+        self,
+        connection: sa.Connection,
+        table: sa.Table,
+        columns: Sequence[str],
+        rows: Sequence[tuple[Any, ...]],
+        update: Sequence[str] | None,
+    ) -> None:
+        if not rows:
+            return
+        statement = insert(table)
+        if update:
+            new = {name: statement.excluded[name] for name in update}
+            statement = statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=new)
+        elif update is not None:
+            statement = statement.on_conflict_do_nothing()
+        connection.execute(statement, [dict(zip(columns, row, strict=True)) for row in rows])
+
+    def cursor(self, connection: sa.Connection) -> Cursor:
+        commits = self._commits(connection)
+        last = connection.execute(sa.select(sa.func.max(tables.changes.c.version))).scalar_one()
+        floor = connection.execute(sa.select(tables.meta.c.log_floor)).scalar_one()
+        return Cursor(max(last or 0, floor), _file(connection), _token(connection), commits)
+
+    def poll(self, connection: sa.Connection, cursor: Cursor) -> Poll:
+        file = _file(connection)
+        if file != cursor.file:
+            # Somebody put another file in its place; the open one has no name any more.
+            return Poll(None, reload=True)
+        commits = self._commits(connection)
+        token = _token(connection)
+        if token is cursor.connection and commits == cursor.commits:
+            return Poll(cursor)
+        log, meta = tables.changes.c, tables.meta.c
+        # The line at the cursor itself comes again: without it the log is not the one we know.
+        query = (
+            sa.select(meta.instance, meta.log_floor, log.version, log.op, log.job_id)
+            .select_from(tables.meta.outerjoin(tables.changes, log.version >= cursor.last))
+            .where(meta.id == 1)
+            .order_by(log.version)
+        )
+        found = connection.execute(query).all()
+        if not found:
+            raise SchemaError("the row of qbeat_meta is gone")
+        instance, floor = found[0][:2]
+        versions = [row.version for row in found if row.version is not None]
+        known = cursor.last <= floor or (versions and versions[0] == cursor.last)
+        if floor > cursor.last or not known:
+            return Poll(None, instance, reload=True)
+        entries = [Entry(row.op, row.job_id) for row in found if row.version is not None and row.version > cursor.last]
+        last = max(versions, default=cursor.last)
+        return Poll(Cursor(last, file, token, commits), instance, entries)
+
+    def audit(self, connection: sa.Connection, cursor: Cursor) -> Audit:
+        unread = sa.exists().where(tables.changes.c.version > cursor.last)
+        count, revs, more = connection.execute(audit_query(unread)).one()
+        return Audit(count, int(revs), bool(more))
+
+    def prune_log(self, connection: sa.Connection, cursor: Cursor, before_us: int, limit: int) -> int:
+        log = tables.changes.c
+        old = sa.select(log.version).where(log.version <= cursor.last, log.at_us < before_us)
+        part = old.order_by(log.version).limit(limit).subquery()
+        last = connection.execute(sa.select(sa.func.max(part.c.version))).scalar_one()
+        if last is None:
+            return 0
+        gone = connection.execute(sa.delete(tables.changes).where(log.version <= last)).rowcount
+        raise_floor(connection, last)
+        return gone
+
+    def text(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        return column
+
+    @staticmethod
+    def _commits(connection: sa.Connection) -> int:
+        return int(connection.exec_driver_sql("PRAGMA data_version").scalar_one())
+
+
+def _token(connection: sa.Connection) -> object:
+    """The same object for as long as the connection is the same: its counter means nothing to another one."""
+    return connection.info.setdefault("qbeat", object())
+
+
+def _path(url: sa.URL) -> Path | None:
+    name = url.database
+    return None if not name or name == ":memory:" or name.startswith("file:") else Path(name)
+
+
+def _file(connection: sa.Connection) -> tuple[int, int] | None:
+    path = _path(connection.engine.url)
+    if path is None:
+        return None
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,217 @@
+"""The triggers that note changes of people's tables, and the view for people: SQL for each database.
+
+`create` and `drop` are lists of statements that may be run again and again, one at a time. They import nothing, so
+that every tool which owns the schema (Alembic here, Django there) can run them; each tool runs `create` after its
+last migration, because SQLite drops triggers silently when a table is rebuilt.
+
+What the triggers write into `qbeat_changes`: op I, U, D with the job's id (a renamed row: D and U), W with a worker's
+name, R with the id of a job somebody wants run by hand, T without an id: everything may have changed. The op is a hint;
+a reader looks at the row.
+"""
+
+# Built from this file's own constants; the one foreign part, the schema's name, is quoted.
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+JOB_COLUMNS = (
+    "id, fn, schedule_kind, schedule, worker, args, kwargs, enabled, timezone, days_only, days_skip, dates_skip, "
+    "start_us, end_us, overlap, catch_up, grace_seconds, on_doubt, max_run_seconds, queue, priority, expires_seconds, "
+    "description"
+)
+
+_STATUS = """
+SELECT j.id, j.enabled, j.fn, j.schedule_kind, j.schedule, j.timezone, j.worker, s.last_run_us, s.next_run_us,
+ s.last_verdict, COALESCE(s.late_after_us < {now}, {no}) AS late, s.problem, s.last_succeeded_us, s.last_error,
+ s.failures_in_a_row, s.runs
+FROM {jobs} j LEFT JOIN {state} s ON s.job_id = j.id
+"""
+
+
+def create(dialect: str, schema: str = "public") -> list[str]:
+    """Statements that make triggers and view anew.
+
+    `dialect` as SQLAlchemy names it; `schema` is that of the tables (PostgreSQL only). The view is replaced, not
+    dropped, where that keeps the rights granted on it.
+    """
+    if dialect == "postgresql":
+        return _postgresql(_quoted(schema))
+    make = {"sqlite": _sqlite, "mysql": _mysql, "mariadb": _mysql}[dialect]
+    return [*_drop_triggers(), *make()]
+
+
+def drop(dialect: str, schema: str = "public") -> list[str]:
+    """Statements that remove triggers and view; needed before a column of the view can change its type."""
+    if dialect == "postgresql":
+        return _postgresql_drop(_quoted(schema))
+    return ["DROP VIEW IF EXISTS qbeat_status", *_drop_triggers()]
+
+
+def _drop_triggers() -> list[str]:
+    return [f"DROP TRIGGER IF EXISTS {name}" for name in _NAMES]
+
+
+_NAMES = (
+    "qbeat_jobs_ins",
+    "qbeat_jobs_upd",
+    "qbeat_jobs_del",
+    "qbeat_workers_ins",
+    "qbeat_workers_upd",
+    "qbeat_workers_del",
+    "qbeat_requests_ins",
+)
+
+
+def _quoted(schema: str) -> str:
+    return '"' + schema.replace('"', '""') + '"'
+
+
+# ---------------------------------------------------------------- SQLite
+
+_SQLITE_NOW = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+
+
+def _sqlite() -> list[str]:
+    log = "INSERT INTO qbeat_changes (job_id, op, at_us)"
+
+    def trigger(name: str, when: str, body: str) -> str:
+        return f"CREATE TRIGGER {name} AFTER {when} BEGIN {body} END"
+
+    def note(value: str, op: str) -> str:
+        return f"{log} VALUES ({value}, '{op}', {_SQLITE_NOW});"
+
+    def renamed(column: str, op: str) -> str:
+        return f"{log} SELECT OLD.{column}, '{op}', {_SQLITE_NOW} WHERE OLD.{column} IS NOT NEW.{column};"
+
+    rev = "UPDATE qbeat_jobs SET rev = last_insert_rowid() WHERE id = NEW.id;"
+    return [
+        trigger("qbeat_jobs_ins", "INSERT ON qbeat_jobs", note("NEW.id", "I") + rev),
+        # Only the columns of people: the trigger's own UPDATE of rev must not start it again.
+        trigger(
+            "qbeat_jobs_upd",
+            f"UPDATE OF {JOB_COLUMNS} ON qbeat_jobs",
+            renamed("id", "D") + note("NEW.id", "U") + rev,
+        ),
+        trigger("qbeat_jobs_del", "DELETE ON qbeat_jobs", note("OLD.id", "D")),
+        trigger("qbeat_workers_ins", "INSERT ON qbeat_workers", note("NEW.name", "W")),
+        trigger("qbeat_workers_upd", "UPDATE ON qbeat_workers", renamed("name", "W") + note("NEW.name", "W")),
+        trigger("qbeat_workers_del", "DELETE ON qbeat_workers", note("OLD.name", "W")),
+        trigger("qbeat_requests_ins", "INSERT ON qbeat_requests", note("NEW.job_id", "R")),
+        "DROP VIEW IF EXISTS qbeat_status",
+        "CREATE VIEW qbeat_status AS" + _STATUS.format(jobs="qbeat_jobs", state="qbeat_state", now=_SQLITE_NOW, no="0"),
+        f"{log} VALUES (NULL, 'T', {_SQLITE_NOW})",
+    ]
+
+
+# ---------------------------------------------------------------- MySQL, MariaDB
+
+_MYSQL_NOW = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
+
+
+def _mysql() -> list[str]:
+    log = "INSERT INTO qbeat_changes (job_id, op, at_us)"
+
+    def trigger(name: str, when: str, body: str) -> str:
+        return f"CREATE TRIGGER {name} {when} FOR EACH ROW BEGIN {body} END"
+
+    def note(value: str, op: str) -> str:
+        return f"{log} VALUES ({value}, '{op}', {_MYSQL_NOW});"
+
+    def renamed(column: str, op: str) -> str:
+        return f"IF NOT (NEW.{column} <=> OLD.{column}) THEN {note(f'OLD.{column}', op)} END IF;"
+
+    rev = "SET NEW.rev = LAST_INSERT_ID();"
+    return [
+        trigger("qbeat_jobs_ins", "BEFORE INSERT ON qbeat_jobs", note("NEW.id", "I") + rev),
+        trigger("qbeat_jobs_upd", "BEFORE UPDATE ON qbeat_jobs", renamed("id", "D") + note("NEW.id", "U") + rev),
+        trigger("qbeat_jobs_del", "AFTER DELETE ON qbeat_jobs", note("OLD.id", "D")),
+        trigger("qbeat_workers_ins", "AFTER INSERT ON qbeat_workers", note("NEW.name", "W")),
+        trigger("qbeat_workers_upd", "AFTER UPDATE ON qbeat_workers", renamed("name", "W") + note("NEW.name", "W")),
+        trigger("qbeat_workers_del", "AFTER DELETE ON qbeat_workers", note("OLD.name", "W")),
+        trigger("qbeat_requests_ins", "AFTER INSERT ON qbeat_requests", note("NEW.job_id", "R")),
+        # With the rights of the reader: the view outlives the account that made it.
+        "CREATE OR REPLACE SQL SECURITY INVOKER VIEW qbeat_status AS"
+        + _STATUS.format(jobs="qbeat_jobs", state="qbeat_state", now=_MYSQL_NOW, no="FALSE"),
+        # DDL commits one by one here: what was edited between DROP and CREATE was not noted.
+        f"{log} VALUES (NULL, 'T', {_MYSQL_NOW})",
+    ]
+
+
+# ---------------------------------------------------------------- PostgreSQL
+
+_PG_NOW = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+_PG_FUNCTIONS = ("qbeat_jobs_rev", "qbeat_jobs_log", "qbeat_jobs_ren", "qbeat_workers_log", "qbeat_requests_log")
+
+
+def _postgresql_drop(schema: str) -> list[str]:
+    # CASCADE takes the triggers along.
+    functions = [f"DROP FUNCTION IF EXISTS {schema}.{name}() CASCADE" for name in _PG_FUNCTIONS]
+    return [
+        f"DROP VIEW IF EXISTS {schema}.qbeat_status",
+        *functions,
+        f"DROP SEQUENCE IF EXISTS {schema}.qbeat_rev_seq",
+    ]
+
+
+def _postgresql(schema: str) -> list[str]:
+    changes = f"{schema}.qbeat_changes (job_id, op, at_us, txid)"
+    literal = schema.replace("'", "''")
+    tail = f"{_PG_NOW}, pg_current_xact_id()::text::bigint"
+
+    def function(name: str, body: str) -> str:
+        # SECURITY DEFINER: who edits jobs needs no right on the log. The path is fixed, so nobody can slip in a table.
+        return (
+            f"CREATE OR REPLACE FUNCTION {schema}.{name}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER "
+            f"SET search_path = {schema}, pg_temp AS $qbeat$ BEGIN {body} END $qbeat$"
+        )
+
+    def log(op: str, column: str) -> str:
+        # Never joins old with new: PL/pgSQL keeps the first call's plan, which takes minutes for a bulk edit.
+        return (
+            f"IF TG_OP = 'TRUNCATE' THEN INSERT INTO {changes} VALUES (NULL, 'T', {tail}); "
+            f"ELSIF TG_OP = 'DELETE' THEN INSERT INTO {changes} SELECT o.{column}, {op}, {tail} FROM qbeat_old o; "
+            f"ELSE INSERT INTO {changes} SELECT n.{column}, {op}, {tail} FROM qbeat_new n; END IF; RETURN NULL;"
+        )
+
+    def trigger(table: str, name: str, timing: str, call: str) -> list[str]:
+        when = timing.format(table=f"{schema}.{table}")
+        return [
+            f"DROP TRIGGER IF EXISTS {table}_{name} ON {schema}.{table}",
+            f"CREATE TRIGGER {table}_{name} {when} EXECUTE FUNCTION {schema}.{call}",
+        ]
+
+    def statement(table: str, name: str, event: str, rows: str = "") -> list[str]:
+        return trigger(table, name, f"AFTER {event} ON {{table}} {rows} FOR EACH STATEMENT", f"{table}_log()")
+
+    def statements(table: str) -> list[str]:
+        return [
+            *statement(table, "ins", "INSERT", "REFERENCING NEW TABLE AS qbeat_new"),
+            *statement(table, "upd", "UPDATE", "REFERENCING NEW TABLE AS qbeat_new"),
+            *statement(table, "del", "DELETE", "REFERENCING OLD TABLE AS qbeat_old"),
+            *statement(table, "trn", "TRUNCATE"),
+        ]
+
+    def renamed(table: str, column: str, op: str) -> list[str]:
+        timing = f"AFTER UPDATE OF {column} ON {{table}} FOR EACH ROW WHEN (OLD.{column} IS DISTINCT FROM NEW.{column})"
+        return trigger(table, "ren", timing, f"qbeat_jobs_ren('{column}', '{op}')")
+
+    return [
+        f"CREATE SEQUENCE IF NOT EXISTS {schema}.qbeat_rev_seq",
+        function("qbeat_jobs_rev", f"NEW.rev := nextval('{literal}.qbeat_rev_seq'); RETURN NEW;"),
+        function("qbeat_jobs_log", log("left(TG_OP, 1)", "id")),
+        function("qbeat_workers_log", log("'W'", "name")),
+        function("qbeat_requests_log", log("'R'", "job_id")),
+        function(
+            "qbeat_jobs_ren",
+            f"INSERT INTO {changes} VALUES (to_jsonb(OLD) ->> TG_ARGV[0], TG_ARGV[1], {tail}); RETURN NULL;",
+        ),
+        *trigger("qbeat_jobs", "rev", "BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW", "qbeat_jobs_rev()"),
+        *statements("qbeat_jobs"),
+        *renamed("qbeat_jobs", "id", "D"),
+        *statements("qbeat_workers"),
+        *renamed("qbeat_workers", "name", "W"),
+        *statement("qbeat_requests", "ins", "INSERT", "REFERENCING NEW TABLE AS qbeat_new"),
+        f"CREATE OR REPLACE VIEW {schema}.qbeat_status AS"
+        + _STATUS.format(jobs=f"{schema}.qbeat_jobs", state=f"{schema}.qbeat_state", now=_PG_NOW, no="false"),
+        f"INSERT INTO {changes} VALUES (NULL, 'T', {tail})",
+    ]
