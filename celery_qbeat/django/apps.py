@@ -1,0 +1,23 @@
+"""The app's entry in INSTALLED_APPS."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.db.models.signals import post_migrate
+
+
+class QbeatConfig(AppConfig):
+    """`INSTALLED_APPS += ["celery_qbeat.django"]`."""
+
+    name = "celery_qbeat.django"
+    label = "qbeat"
+    verbose_name = "Recurring jobs"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from celery_qbeat.django import checks, permissions
+        from celery_qbeat.django.database import after_migrate
+
+        checks.register()
+        permissions.register()
+        post_migrate.connect(after_migrate, sender=self)

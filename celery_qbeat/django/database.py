@@ -1,0 +1,138 @@
+"""What a migration does beside the tables: triggers, view, and the rows that every database starts with."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+from django.conf import settings
+from django.db import connections
+from django.db.migrations.recorder import MigrationRecorder
+
+from celery_qbeat.errors import SchemaError
+from celery_qbeat.privileges import BUILTIN_PRUNE
+from celery_qbeat.stores import triggers
+
+LABEL = "qbeat"
+PREPARING = "0002_triggers"
+OWNER = "django"
+SCHEMA_VERSION = 1
+
+_TRIGGERS = {
+    "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name LIKE 'qbeat\\_%' ESCAPE '\\'",
+    "mysql": "SELECT trigger_name FROM information_schema.triggers WHERE trigger_schema = DATABASE()",
+    "postgresql": "SELECT tgname FROM pg_trigger WHERE tgrelid IN "
+    "(to_regclass('qbeat_jobs'), to_regclass('qbeat_workers'), to_regclass('qbeat_requests'))",
+}
+
+
+def dialect_of(connection: Any) -> str:
+    """SQLAlchemy's name for the kind of database. Raises SchemaError for one that celery_qbeat does not know."""
+    if connection.vendor not in _TRIGGERS:
+        raise SchemaError(
+            f"DATABASES[{connection.alias!r}]: {connection.vendor} is not supported; "
+            "celery_qbeat works in sqlite3, postgresql and mysql databases"
+        )
+    name: str = connection.vendor
+    return name
+
+
+def refuse_foreign(_apps: Any, schema_editor: Any) -> None:
+    """Before the first table: tables that another tool made are left alone."""
+    connection = schema_editor.connection
+    dialect_of(connection)
+    if "qbeat_meta" in connection.introspection.table_names():
+        raise SchemaError(
+            "qbeat_meta exists already: `celery qbeat migrate` made these tables. Let Django take them over with "
+            f"`manage.py migrate {LABEL} --fake`, or use another database"
+        )
+
+
+def create_triggers(_apps: Any, schema_editor: Any) -> None:
+    """Triggers, view and first rows; may run again."""
+    prepare(schema_editor.connection)
+
+
+def drop_triggers(_apps: Any, schema_editor: Any) -> None:
+    """The way back."""
+    connection = schema_editor.connection
+    _run(connection, triggers.drop(dialect_of(connection), _schema(connection)))
+
+
+def prepare(connection: Any) -> None:
+    """What a migrated database has beside its tables: what is missing of it is made."""
+    dialect = dialect_of(connection)
+    if not _complete(connection):
+        _run(connection, triggers.create(dialect, _schema(connection)))
+    with connection.cursor() as cursor:
+        _seed(cursor)
+
+
+def after_migrate(using: str, **_: Any) -> None:
+    """After `migrate` and `flush`: SQLite drops triggers when it rebuilds a table, flush empties all tables."""
+    connection = connections[using]
+    if connection.vendor in _TRIGGERS and _migrated(connection):
+        prepare(connection)
+
+
+def _migrated(connection: Any) -> bool:
+    if "qbeat_jobs" not in connection.introspection.table_names():
+        return False
+    modules = settings.MIGRATION_MODULES
+    if LABEL in modules and modules[LABEL] is None:
+        return True
+    return (LABEL, PREPARING) in MigrationRecorder(connection).applied_migrations()
+
+
+def _complete(connection: Any) -> bool:
+    """Whether no trigger is missing and the view is there."""
+    return not missing_triggers(connection) and "qbeat_status" in connection.introspection.table_names(
+        include_views=True
+    )
+
+
+def missing_triggers(connection: Any) -> set[str]:
+    """The names of the triggers that should be there and are not."""
+    with connection.cursor() as cursor:
+        cursor.execute(_TRIGGERS[dialect_of(connection)])
+        found = {str(row[0]) for row in cursor.fetchall()}
+    return _names(connection.vendor) - found
+
+
+def _names(dialect: str) -> set[str]:
+    return set(re.findall(r"CREATE TRIGGER (\w+)", " ".join(triggers.create(dialect))))
+
+
+def _schema(connection: Any) -> str:
+    """Where PostgreSQL has the tables."""
+    if connection.vendor != "postgresql":
+        return ""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass('qbeat_changes')")
+        return str(cursor.fetchone()[0])
+
+
+def _run(connection: Any, statements: list[str]) -> None:
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def _seed(cursor: Any) -> None:
+    _insert(cursor, "qbeat_leader", "id", {"id": 1, "epoch": 0})
+    meta = {"id": 1, "schema_version": SCHEMA_VERSION, "instance": str(uuid.uuid4()), "owner": OWNER}
+    if not _insert(cursor, "qbeat_meta", "id", meta):
+        cursor.execute("UPDATE qbeat_meta SET owner = %s WHERE id = 1 AND owner <> %s", [OWNER, OWNER])
+    prune = {"id": BUILTIN_PRUNE, "fn": BUILTIN_PRUNE, "schedule_kind": "every", "schedule": "1h"}
+    _insert(cursor, "qbeat_jobs", "id", prune | {"description": "Deletes runs that were kept long enough."})
+
+
+def _insert(cursor: Any, table: str, key: str, values: dict[str, Any]) -> bool:
+    """Insert a row unless it is there; whether it was inserted."""
+    cursor.execute(f"SELECT 1 FROM {table} WHERE {key} = %s", [values[key]])  # noqa: S608 - names from this file
+    if cursor.fetchone():
+        return False
+    columns, marks = ", ".join(values), ", ".join(["%s"] * len(values))
+    cursor.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", list(values.values()))  # noqa: S608
+    return True

@@ -1,0 +1,98 @@
+"""What people write."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.db import models
+
+from celery_qbeat.django.fields import Flag, Instant, Json, Key, Text, TextLine
+
+
+class Job(models.Model):
+    """A row of `qbeat_jobs`. Only the first four have no default. Any way of writing it is seen by a running beat."""
+
+    id = Key("id", max_length=191, primary_key=True)
+    fn = Key("task", max_length=255)
+    schedule_kind = TextLine("kind", max_length=16)
+    schedule = TextLine("schedule", max_length=255)
+    worker = Key("worker scope", max_length=64, blank=True, default="", db_default="")
+    args = Json("arguments", blank=True, default=list, db_default=[])
+    kwargs = Json("keyword arguments", blank=True, default=dict, db_default={})
+    enabled = Flag("enabled", default=True, db_default=True)
+    timezone = TextLine("time zone", max_length=64, default="UTC", db_default="UTC")
+    days_only = TextLine("only on", max_length=32, blank=True, default="", db_default="")
+    days_skip = TextLine("not on", max_length=32, blank=True, default="", db_default="")
+    dates_skip = Text("blackout dates", blank=True, default="", db_default="")
+    start_us = Instant("not before", null=True, blank=True)
+    end_us = Instant("not after", null=True, blank=True)
+    overlap = TextLine("overlap", max_length=16, default="skip", db_default="skip")
+    catch_up = TextLine("catch up", max_length=16, default="once", db_default="once")
+    grace_seconds = models.IntegerField("grace (s)", null=True, blank=True)
+    on_doubt = TextLine("on doubt", max_length=16, default="drop", db_default="drop")
+    max_run_seconds = models.IntegerField("longest run (s)", default=3600, db_default=3600)
+    queue = TextLine("queue", max_length=255, null=True, blank=True)
+    priority = models.IntegerField("priority", null=True, blank=True)
+    expires_seconds = models.IntegerField("expires (s)", null=True, blank=True)
+    description = Text("description", blank=True, default="", db_default="")
+    rev = models.BigIntegerField("revision", default=0, db_default=0, editable=False)
+
+    class Meta:
+        db_table = "qbeat_jobs"
+        ordering = ("id",)
+        verbose_name = "job"
+        permissions = (
+            ("run_now", "Can run a job by hand"),
+            ("change_worker_scope", "Can choose the worker scope of a job"),
+        )
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class Worker(models.Model):
+    """A row of `qbeat_workers`: an app scope that jobs belong to."""
+
+    name = Key("name", max_length=64, primary_key=True)
+    enabled = Flag("enabled", default=True, db_default=True)
+    queue = TextLine("default queue", max_length=255, blank=True, default="", db_default="")
+    queues = Text("allowed queues", blank=True, default="", db_default="")
+    functions = Text("tasks", blank=True, default="", db_default="")
+    description = Text("description", blank=True, default="", db_default="")
+
+    class Meta:
+        db_table = "qbeat_workers"
+        ordering = ("name",)
+        verbose_name = "worker scope"
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+
+class Request(models.Model):
+    """A row of `qbeat_requests`: somebody wants a run by hand. The beat answers by deleting it."""
+
+    id = models.BigAutoField(primary_key=True)
+    job_id = Key("job", max_length=191)
+    asked_us = Instant("asked")
+    asked_by = TextLine("by", max_length=255, blank=True, default="", db_default="")
+
+    class Meta:
+        db_table = "qbeat_requests"
+        default_permissions = ()
+        verbose_name = "request"
+
+    def __str__(self) -> str:
+        return f"run {self.job_id}"
+
+
+def columns() -> list[str]:
+    """The columns of `qbeat_jobs`, in order."""
+    return [field.column for field in Job._meta.concrete_fields]
+
+
+def row_of(job: Any) -> dict[str, Any]:
+    """A job as `celery_qbeat.jobs.read_row` wants it: columns to values, JSON as text."""
+    row = {name: getattr(job, name) for name in columns()}
+    return row | {"args": json.dumps(job.args), "kwargs": json.dumps(job.kwargs)}

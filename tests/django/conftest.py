@@ -1,0 +1,122 @@
+"""One Django in the test process, without a settings module: Celery must not take every app for a Django project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import django
+import pytest
+from celery import Celery
+from django.conf import settings
+
+from tests.django.databases import register
+
+INSTALLED = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "celery_qbeat.django",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "string_if_invalid": "",
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    }
+]
+
+if not settings.configured:
+    settings.configure(
+        SECRET_KEY="of the tests",
+        ALLOWED_HOSTS=["testserver", "127.0.0.1"],
+        INSTALLED_APPS=INSTALLED,
+        MIDDLEWARE=MIDDLEWARE,
+        TEMPLATES=TEMPLATES,
+        ROOT_URLCONF="tests.django.urls",
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "set by a fixture"}},
+        USE_TZ=True,
+        TIME_ZONE="UTC",
+        STATIC_URL="/static/",
+        PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
+    )
+    django.setup()
+
+
+@pytest.fixture(scope="session")
+def _file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("django") / "django.sqlite3"
+
+
+@pytest.fixture(scope="session")
+def _migrated(_file: Path) -> Iterator[None]:
+    from django.core.management import call_command
+    from django.db import connections
+
+    connections["default"].settings_dict["NAME"] = str(_file)
+    call_command("migrate", verbosity=0)
+    yield
+    connections["default"].close()
+
+
+@pytest.fixture
+def db(_migrated: None) -> Iterator[None]:
+    """Django's default database, migrated; what the test writes is rolled back."""
+    from django.db import transaction
+
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+
+
+@pytest.fixture
+def celery_app() -> Iterator[Celery]:
+    """The project's Celery app, with a few tasks."""
+    app = Celery("shop", broker="memory://", set_as_current=True)
+    app.set_default()
+    for name in ("shop.cleanup", "shop.report", "mail.send"):
+        app.task(name=name)(_nothing)
+    yield app
+    app.close()
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """A task that does nothing."""
+
+
+@pytest.fixture
+def django_database() -> Iterator[Callable[[str], str]]:
+    """`django_database(url)`: SQLAlchemy's URL becomes an entry of DATABASES; its alias."""
+    from django.db import connections
+
+    aliases: list[str] = []
+
+    def make(url: str) -> str:
+        aliases.append(register(url))
+        return aliases[-1]
+
+    yield make
+    for alias in aliases:
+        connections[alias].close()
+        del connections[alias]
+        del connections.databases[alias]
