@@ -112,11 +112,15 @@ class Lander:
             except Exception as error:
                 desk.chores.remove(item)
                 report.chore_failed(job_id, error)
-                self._conclude([End(task, Verdict.FAILED, f"{type(error).__name__}: {error}".splitlines()[0])], now)
+                self._conclude([End(task, Verdict.FAILED, _first_line(error))], now)
                 continue
             if done is None:
                 desk.chores.remove(item)
                 self._conclude([End(task, Verdict.SUCCEEDED)], now)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
 
 
 def _flight(run: Airborne) -> Flight:

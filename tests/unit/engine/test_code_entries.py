@@ -1,0 +1,101 @@
+"""Entries of `app.conf.beat_schedule` beside the rows: trusted, without a row, gone when they leave the code."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_qbeat.jobs import Job
+from celery_qbeat.schedules import Daily, Every, Interval, parse
+from tests.unit.engine.rig import MINUTE, SECOND, Rig, at
+
+NOON = at("2026-06-01T12:00:00")
+
+
+def code(name: str = "mine", seconds: int = 60, **fields: object) -> Job:
+    values = {"overlap": "allow", "plan_key": f"every {seconds}", "schedule": Every(seconds * SECOND), **fields}
+    return Job(id=f"code:{name}", fn="any.name", **values)  # type: ignore[arg-type]
+
+
+def test_an_entry_in_code_runs_beside_the_rows_and_is_no_row() -> None:
+    rig = Rig(code_jobs=[code()])
+    rig.insert("j", "every", "1m")
+    rig.run(121)
+    assert rig.slots("code:mine") == rig.slots("j") == [NOON + minute * MINUTE for minute in range(3)]
+    assert set(rig.store.rows) == {"j"}
+    assert rig.state("code:mine").last_slot_us == NOON + 2 * MINUTE
+
+
+def test_an_entry_in_code_is_trusted() -> None:
+    rig = Rig(code_jobs=[Job("code:x", "celery.backend_cleanup", Every(MINUTE), plan_key="x")])
+    rig.tick()
+    assert [shipment.job.fn for shipment in rig.outbox.sent] == ["celery.backend_cleanup"]
+
+
+def test_a_restart_keeps_the_state_of_entries_in_code() -> None:
+    rig = Rig(code_jobs=[code(schedule=Interval(600.0), plan_key="i")])
+    rig.run(5)
+    rig.restart(down_for=5)
+    rig.run(600)
+    assert rig.slots("code:mine") == [NOON, NOON + 10 * MINUTE]
+
+
+def test_an_entry_that_left_the_code_is_gone() -> None:
+    rig = Rig(code_jobs=[code("old"), code("kept")])
+    rig.run(5)
+    rig.parts["code_jobs"] = [code("kept")]
+    rig.restart(down_for=60)
+    rig.run(120)
+    assert len(rig.slots("code:old")) == 1
+    assert "code:old" not in rig.store.state
+    assert rig.store.history[-1] == ("code:old", at("2026-06-01T12:01:05"), None)
+    assert rig.verdicts("code:old") == ["sent", "missed"], "the slot of 12:01 was due when it left"
+
+
+def test_an_entry_whose_schedule_changed_in_the_code_is_planned_from_now() -> None:
+    rig = Rig(code_jobs=[code()])
+    rig.run(5)
+    rig.parts["code_jobs"] = [code(schedule=Daily((3 * 3600,)), plan_key="daily")]
+    rig.restart(down_for=5)
+    rig.tick()
+    assert rig.state("code:mine").next_run_us == at("2026-06-02T03:00:00")
+
+
+def test_a_reload_and_a_table_without_rows_leave_entries_in_code_alone() -> None:
+    rig = Rig(code_jobs=[code()])
+    rig.tick()
+    rig.store.database.log.append(("T", None))
+    rig.run(120)
+    assert len(rig.slots("code:mine")) == 3
+
+
+def test_a_row_with_the_id_of_an_entry_in_code_does_not_touch_it(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(code_jobs=[code()])
+    rig.insert("code:mine", "interval", "0")
+    rig.run(61)
+    rig.store.update("code:mine", schedule="5")
+    rig.run(60)
+    rig.store.delete("code:mine")
+    rig.run(60)
+    assert rig.slots("code:mine") == [NOON + minute * MINUTE for minute in range(4)]
+    assert [message for message in caplog.messages if "code:mine" in message] == [
+        "row 'code:mine' will not run: an entry of beat_schedule has this id; choose another one for the row"
+    ] * 2
+
+
+def test_an_entry_in_code_overlaps_as_it_says_and_can_be_asked_for() -> None:
+    rig = Rig(code_jobs=[code(overlap="skip")])
+    rig.run(61)
+    assert rig.verdicts("code:mine") == ["sent", "skipped"]
+    rig.landings.end(rig.sent_id("code:mine"))
+    rig.store.ask("code:mine", NOON + 77)
+    rig.run(5)
+    assert rig.slots("code:mine") == [NOON, NOON + 77]
+
+
+def test_a_plain_celery_schedule_kept_as_parsed_text_is_the_same_entry_after_a_restart() -> None:
+    schedule = parse("cron", "* * * * *")
+    rig = Rig(code_jobs=[code(schedule=schedule, plan_key="c")])
+    rig.run(61)
+    rig.restart(down_for=1)
+    rig.run(60)
+    assert rig.slots("code:mine") == [NOON + MINUTE, NOON + 2 * MINUTE]

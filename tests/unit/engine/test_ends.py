@@ -1,0 +1,293 @@
+"""How runs end: reports, the result backend, leases; lateness; and the chores that run inside the beat."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from celery_qbeat.engine import Limits
+from celery_qbeat.errors import Unavailable
+from celery_qbeat.jobs import Verdict
+from celery_qbeat.ports import End, Store
+from celery_qbeat.privileges import BUILTIN_PRUNE
+from celery_qbeat.testing import MemoryStore
+from tests.unit.engine.rig import HOUR, MINUTE, SECOND, Rig, at
+
+NOON = at("2026-06-01T12:00:00")
+
+
+def running(**columns: object) -> Rig:
+    rig = Rig()
+    rig.insert("j", "interval", "60", **{"overlap": "skip", "max_run_seconds": 300, **columns})
+    rig.tick()
+    return rig
+
+
+@pytest.mark.parametrize("verdict", [Verdict.SUCCEEDED, Verdict.FAILED, Verdict.REVOKED, Verdict.UNKNOWN_TASK])
+def test_an_end_is_written_and_its_report_acknowledged(verdict: Verdict) -> None:
+    rig = running()
+    rig.landings.end(rig.sent_id(), verdict, "because")
+    rig.run(2)
+    assert (rig.entry().verdict, rig.entry().detail) == (verdict, "because")
+    assert rig.landings.take(1.0) == ()
+
+
+def test_a_report_is_not_acknowledged_before_it_is_safe() -> None:
+    rig = running()
+    rig.landings.end(rig.sent_id())
+    rig.store.fail_next("conclude")
+    rig.tick()
+    assert len(rig.landings.take(1.0)) == 1
+    rig.run(2)
+    assert rig.landings.take(1.0) == ()
+
+
+def test_a_report_twice_or_of_a_run_that_nobody_knows_does_nothing() -> None:
+    rig = running()
+    rig.landings.end(rig.sent_id())
+    rig.landings.end(rig.sent_id())
+    rig.landings.end("3afb320e-1665-5a01-8032-a4b318f91d9b")
+    rig.run(2)
+    assert rig.verdicts() == ["succeeded"]
+
+
+def test_a_failure_corrects_a_success_and_not_the_other_way_round() -> None:
+    rig = running()
+    rig.landings.end(rig.sent_id())
+    rig.run(2)
+    rig.landings.end(rig.sent_id(), Verdict.FAILED)
+    rig.run(2)
+    rig.landings.end(rig.sent_id(), Verdict.SUCCEEDED)
+    rig.run(2)
+    assert rig.verdicts() == ["failed"]
+
+
+def test_a_run_that_outlives_its_lease_is_lost_and_its_job_runs_on(caplog: pytest.LogCaptureFixture) -> None:
+    rig = running()
+    rig.run(299)
+    assert rig.verdicts() == ["sent"]
+    rig.run(1)
+    assert rig.verdicts() == ["lost", "sent"]
+    assert rig.store.ledger[0].detail == "its lease ended and nobody reported an end"
+    assert caplog.messages == [
+        f"lost: job='j' task_id={rig.store.ledger[0].task_id}: its lease ended and nobody reported an end"
+    ]
+
+
+def test_the_lease_counts_from_after_the_time_that_a_message_may_wait() -> None:
+    rig = running(expires_seconds=100)
+    assert rig.entry().lease_until_us == NOON + 400 * SECOND
+
+
+def test_a_late_report_corrects_a_run_that_was_given_up() -> None:
+    rig = running()
+    first = rig.sent_id()
+    rig.run(301)
+    rig.landings.end(first, Verdict.SUCCEEDED)
+    rig.run(2)
+    assert rig.verdicts() == ["succeeded", "sent"]
+
+
+def test_a_lease_is_extended_while_a_worker_says_that_it_has_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    rig = running()
+    rig.landings.running = {rig.sent_id()}
+    rig.run(905)
+    assert rig.verdicts() == ["sent"]
+    assert len([message for message in caplog.messages if message.startswith("lease extended")]) == 3
+    rig.landings.running = ()
+    rig.run(301)
+    assert rig.verdicts() == ["lost", "sent"]
+
+
+def test_an_end_that_only_the_result_backend_knows_is_found() -> None:
+    rig = running()
+    rig.landings.backend[rig.sent_id()] = End(rig.sent_id(), Verdict.REVOKED)
+    rig.run(10)
+    assert rig.verdicts() == ["revoked"]
+
+
+def test_the_result_backend_is_asked_once_more_before_a_run_is_called_lost() -> None:
+    rig = Rig(limits=Limits(look_up_s=10_000.0))
+    rig.insert("j", "interval", "60", overlap="skip", max_run_seconds=300)
+    rig.tick()
+    rig.run(100)
+    rig.landings.backend[rig.sent_id()] = End(rig.sent_id(), Verdict.SUCCEEDED)
+    rig.run(201)
+    assert rig.verdicts() == ["succeeded", "sent"]
+
+
+def test_a_look_up_that_fails_does_not_lose_sight_of_a_lease() -> None:
+    rig = running()
+    plain = rig.landings.look_up
+    answers = [Unavailable("the result backend is away")]
+
+    def look_up(flights: object) -> object:
+        if answers:
+            raise answers.pop()
+        return plain(flights)  # type: ignore[arg-type]
+
+    rig.clock.advance(301)
+    rig.landings.look_up = look_up  # type: ignore[method-assign, assignment]
+    rig.run(30)
+    assert rig.verdicts() == ["lost", "sent"]
+
+
+def test_without_completions_leases_end_runs() -> None:
+    rig = Rig(ends=False)
+    rig.insert("j", "interval", "60", overlap="skip", max_run_seconds=120)
+    rig.run(125)
+    assert rig.verdicts() == ["lost", "sent"]
+
+
+def test_a_restarted_beat_ends_what_outlived_its_lease_meanwhile() -> None:
+    rig = running()
+    rig.restart(down_for=1000)
+    rig.tick()
+    assert rig.verdicts() == ["lost", "sent"]
+
+
+def test_a_thousand_ends_at_once_are_taken_in_one_tick() -> None:
+    rig = Rig()
+    for number in range(1000):
+        rig.insert(f"j{number}", "interval", "3600", overlap="skip")
+    rig.run(2)
+    for shipment in rig.outbox.sent:
+        rig.landings.end(shipment.run.task_id)
+    rig.tick()
+    assert {entry.verdict for entry in rig.store.ledger} == {"succeeded"}
+
+
+def test_a_job_is_late_after_two_periods_without_a_success() -> None:
+    rig = Rig()
+    rig.insert("j", "interval", "60", overlap="skip")
+    rig.insert("k", "cron", "0 13,15 * * *")
+    rig.tick()
+    assert rig.state("j").late_after_us == NOON + 2 * MINUTE
+    assert rig.state("k").late_after_us == NOON + 3 * HOUR
+    rig.clock.advance(30)
+    rig.landings.end(rig.sent_id("j"))
+    rig.tick()
+    assert rig.state("j").last_succeeded_us == NOON + 30 * SECOND
+    assert rig.state("j").late_after_us == NOON + 150 * SECOND
+
+
+def test_a_failure_does_not_put_lateness_off() -> None:
+    rig = running()
+    before = rig.state().late_after_us
+    rig.run(30)
+    rig.landings.end(rig.sent_id(), Verdict.FAILED)
+    rig.run(60)
+    assert rig.state().late_after_us == before
+
+
+def test_a_job_that_cannot_run_is_not_late_and_one_that_can_again_starts_to_count() -> None:
+    rig = running()
+    for edit in ({"enabled": False}, {"fn": "os.system", "enabled": True}, {"schedule": "0", "fn": "app.a"}):
+        rig.store.update("j", **edit)
+        rig.tick()
+        assert rig.state().late_after_us is None
+    rig.run(100)
+    rig.store.update("j", schedule="60")
+    rig.tick()
+    assert rig.state().late_after_us == rig.clock.now_us() + 2 * MINUTE
+
+
+# ---------------------------------------------------------------- chores
+
+
+def with_chore(steps: list[int | Exception], **columns: object) -> Rig:
+    def chore(store: Store, now_us: int) -> Iterator[int]:
+        for step in steps:
+            if isinstance(step, Exception):
+                raise step
+            yield step
+
+    rig = Rig(chores={BUILTIN_PRUNE: chore}, limits=Limits(chore_s=0.0))
+    columns = {"overlap": "skip", **columns}
+    rig.insert(BUILTIN_PRUNE, "interval", "3600", fn=BUILTIN_PRUNE, **columns)
+    return rig
+
+
+def test_a_chore_runs_inside_the_beat_step_by_step_and_succeeds() -> None:
+    rig = with_chore([1, 2, 3])
+    rig.tick()
+    assert rig.verdicts(BUILTIN_PRUNE) == ["sent"]
+    assert rig.outbox.sent == []
+    rig.run(10)
+    assert rig.verdicts(BUILTIN_PRUNE) == ["succeeded"]
+
+
+def test_a_chore_keeps_other_jobs_waiting_for_no_longer_than_its_share() -> None:
+    rig = with_chore([1] * 100)
+    rig.insert("j", "interval", "5")
+    rig.run(20)
+    assert len(rig.slots("j")) == 5
+    assert rig.verdicts(BUILTIN_PRUNE) == ["sent"]
+
+
+def test_a_chore_that_fails_is_a_failed_run_and_runs_again_next_time(caplog: pytest.LogCaptureFixture) -> None:
+    steps: list[int | Exception] = [1, ValueError("no such\ntable")]
+    rig = with_chore(steps)
+    rig.run(10)
+    assert (rig.entry(BUILTIN_PRUNE).verdict, rig.entry(BUILTIN_PRUNE).detail) == ("failed", "ValueError: no such")
+    assert any(message.startswith("failed: job='_builtin.prune'") for message in caplog.messages)
+    steps[:] = [1]
+    rig.run(3600)
+    assert rig.verdicts(BUILTIN_PRUNE) == ["failed", "succeeded"]
+
+
+def test_a_chore_that_fails_without_a_word_is_a_failed_run() -> None:
+    rig = with_chore([KeyError()])
+    rig.run(5)
+    assert rig.entry(BUILTIN_PRUNE).detail == "KeyError"
+
+
+def test_a_chore_of_a_beat_that_died_is_lost_and_runs_again() -> None:
+    rig = with_chore([1] * 100)
+    rig.run(5)
+    rig.restart(down_for=5)
+    rig.run(5)
+    assert (rig.entry(BUILTIN_PRUNE).verdict, rig.entry(BUILTIN_PRUNE).detail) == (
+        "lost",
+        "the beat that ran it is gone",
+    )
+    rig.run(3600)
+    assert rig.verdicts(BUILTIN_PRUNE) == ["lost", "sent"]
+
+
+def test_a_chore_goes_on_after_an_outage_of_the_database() -> None:
+    rig = with_chore([1] * 10)
+    rig.run(3)
+    rig.store.down = True
+    rig.run(5)
+    rig.store.down = False
+    rig.run(20)
+    assert rig.verdicts(BUILTIN_PRUNE) == ["succeeded"]
+
+
+def test_a_chore_by_hand_runs_inside_the_beat_too() -> None:
+    rig = with_chore([1], enabled=False)
+    rig.tick()
+    rig.store.ask(BUILTIN_PRUNE, NOON + 5)
+    rig.run(5)
+    assert rig.outbox.sent == []
+    assert rig.verdicts(BUILTIN_PRUNE) == ["succeeded"]
+
+
+def test_the_built_in_prune_removes_what_the_ledger_kept_long_enough() -> None:
+    def prune(store: Store, now_us: int) -> Iterator[int]:
+        return store.prune(dict.fromkeys(Verdict, now_us - 10 * MINUTE), now_us)
+
+    store = MemoryStore()
+    rig = Rig(store=store, chores={BUILTIN_PRUNE: prune}, limits=Limits(poll_s=5.0))
+    rig.insert(BUILTIN_PRUNE, "every", "1h", fn=BUILTIN_PRUNE)
+    rig.insert("j", "interval", "60", overlap="skip")
+    for _ in range(70):
+        rig.run(60)
+        rig.landings.end(rig.sent_id("j"))
+    kept = [entry.finished_us for entry in store.ledger if entry.finished_us is not None]
+    assert at("2026-06-01T12:49:00") <= min(kept) <= at("2026-06-01T12:52:00")
+    assert rig.verdicts("j")[-1] == "sent"
