@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -14,6 +16,7 @@ from celery_qbeat.beat_schedule import code_jobs
 from celery_qbeat.clock import SystemClock
 from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
 from celery_qbeat.engine import Engine, Limits, Parts
+from celery_qbeat.errors import SettingsError
 from celery_qbeat.gates import RedisGate, StandaloneGate
 from celery_qbeat.jobs import RowRules, Verdict
 from celery_qbeat.ports import Clock, Gate, Store
@@ -22,6 +25,9 @@ from celery_qbeat.settings import Settings
 from celery_qbeat.stores import SqlStore, open_store
 
 DAY_US = 86_400_000_000
+
+FAIL_POINT = "QBEAT_FAIL_POINT"
+"""An environment variable for tests of crashes, see `fail_point`; unset in production."""
 
 
 def build(
@@ -50,6 +56,7 @@ def build(
             holder=holder,
             code_jobs=code_jobs(app),
             chores={BUILTIN_PRUNE: pruning(settings)},
+            fail_point=fail_point(os.environ.get(FAIL_POINT)),
             undisturbed=undisturbed,
             stopping=stopping,
         )
@@ -95,6 +102,29 @@ def pruning(settings: Settings) -> Callable[[Store, int], Iterator[int]]:
         return store.prune({verdict: now_us - round(kept * DAY_US) for verdict, kept in days.items()}, now_us)
 
     return prune
+
+
+def fail_point(order: str | None) -> Callable[[str], None]:
+    """What the engine calls, by name, at the points where a crash would hurt; without an `order` it does nothing.
+
+    For tests only: `published:3` sends this process SIGKILL when it passes `published` for the third time, and
+    `sending:1:SIGSTOP` freezes it when it passes `sending` for the first time. Raises SettingsError.
+    """
+    if not order:
+        return lambda name: None
+    try:
+        point, passing, by = order.split(":") if order.count(":") == 2 else (*order.split(":"), "SIGKILL")
+        count, number = int(passing), signal.Signals[by]
+    except (ValueError, KeyError):
+        raise SettingsError(f"{FAIL_POINT}: {order!r} is not understood; write it like 'published:3'") from None
+    passed: Counter[str] = Counter()
+
+    def passing_by(name: str) -> None:
+        passed[name] += 1
+        if name == point and passed[name] == count:
+            os.kill(os.getpid(), number)
+
+    return passing_by
 
 
 def holder_name() -> str:
