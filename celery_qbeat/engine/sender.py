@@ -209,8 +209,10 @@ class Sender:
         trusted: Callable[[], bool],
     ) -> bool:
         def may_send() -> bool:
+            may = trusted()
+            # After the question: the worst moment to freeze is between its answer and the message.
             self._parts.fail_point("sending")
-            return trusted()
+            return may
 
         unsent: list[Shipment] = []
         chunks = deque(batched(shipments, self._parts.limits.chunk))
