@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from django.db import connections
 from django.db.utils import ConnectionDoesNotExist
@@ -65,7 +66,8 @@ def _sqlite(alias: str, config: Mapping[str, Any], options: dict[str, str]) -> U
         raise SettingsError(f"DATABASES[{alias!r}]: no other process sees a database in memory; {OURS}")
     options.pop("uri", None)
     if name.startswith("file:"):
-        return URL.create("sqlite", database=name, query={"uri": "true", **options})
+        path, _, query = name.partition("?")
+        return URL.create("sqlite", database=path, query={"uri": "true", **dict(parse_qsl(query)), **options})
     return URL.create("sqlite", database=str(Path(name).absolute()), query=options)
 
 
