@@ -34,12 +34,12 @@ class Daily(Calendared):
     kind: ClassVar[str] = "daily"
 
     def __post_init__(self) -> None:
-        times = tuple(sorted(set(self.times)))
-        for time in times:
+        for time in self.times:
             if type(time) is not int or not 0 <= time < 86_400:
                 refuse("schedule", repr(time), "is no time of day; use seconds since midnight, e.g. 7200 for 02:00")
+        times = tuple(sorted(set(self.times)))
         if not times:
-            refuse("schedule", repr(self.times), "has no time of day; use seconds since midnight, e.g. (7200, 50400)")
+            refuse("schedule", repr(times), "has no time of day; use seconds since midnight, e.g. (7200, 50400)")
         object.__setattr__(self, "times", times)
         micros = tuple(time * SECOND for time in times)
         object.__setattr__(self, "_wall", Wall(zone_named(self.zone), dates_of(days=self.days), micros, True))
