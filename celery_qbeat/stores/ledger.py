@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from celery_qbeat.jobs import IN_FLIGHT, Verdict
 from celery_qbeat.ports import End, Flight, Release
 from celery_qbeat.stores import tables
-from celery_qbeat.stores.claiming import Put, chunks, clean
+from celery_qbeat.stores.claiming import Put, among, chunks, clean
 from celery_qbeat.stores.leader import fence
 
 GUESSES = frozenset({Verdict.LOST, Verdict.IN_DOUBT})
@@ -34,12 +34,12 @@ def sent(
     fence(connection, epoch)
     runs, state, batches = tables.runs, tables.state, tables.batches
     for part in chunks(task_ids):
-        of_batch = sa.and_(runs.c.task_id.in_(part), runs.c.batch_id == batch_id)
+        of_batch = sa.and_(among(connection, runs.c.task_id, part), runs.c.batch_id == batch_id)
         verdict = sa.case((runs.c.verdict == Verdict.CLAIMED, Verdict.SENT.value), else_=runs.c.verdict)
         connection.execute(sa.update(runs).where(of_batch).values(sent_us=now_us, verdict=verdict))
         # Two statements: MariaDB would look through all states for a subquery in an UPDATE.
         jobs = connection.execute(sa.select(runs.c.job_id).where(of_batch).order_by(runs.c.job_id)).scalars().all()
-        claimed = sa.and_(state.c.job_id.in_(jobs), state.c.last_verdict == Verdict.CLAIMED)
+        claimed = sa.and_(among(connection, state.c.job_id, jobs), state.c.last_verdict == Verdict.CLAIMED)
         connection.execute(sa.update(state).where(claimed).values(last_verdict=Verdict.SENT.value))
     if closes:
         is_open = sa.and_(batches.c.batch_id == batch_id, batches.c.sent_us.is_(None))
@@ -60,7 +60,11 @@ def release(connection: sa.Connection, epoch: int, batch_id: int, releases: Sequ
             continue
         gone = 0
         for part in chunks(item.task_ids):
-            unsent = (runs.c.task_id.in_(part), runs.c.batch_id == batch_id, runs.c.verdict == Verdict.CLAIMED)
+            unsent = (
+                among(connection, runs.c.task_id, part),
+                runs.c.batch_id == batch_id,
+                runs.c.verdict == Verdict.CLAIMED,
+            )
             gone += connection.execute(sa.delete(runs).where(*unsent)).rowcount
         if gone:
             _back(connection, item, gone)
@@ -121,7 +125,7 @@ def _lock_runs(connection: sa.Connection, task_ids: Sequence[str]) -> dict[str, 
     runs = tables.runs.c
     found: dict[str, sa.Row[Any]] = {}
     for part in chunks(sorted(set(task_ids))):
-        query = sa.select(runs.task_id, runs.id, runs.job_id, runs.verdict).where(runs.task_id.in_(part))
+        query = sa.select(runs.task_id, runs.id, runs.job_id, runs.verdict).where(among(connection, runs.task_id, part))
         found |= {row.task_id: row for row in connection.execute(query.order_by(runs.task_id).with_for_update())}
     return found
 
@@ -131,7 +135,9 @@ def _lock_states(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str,
     columns = [state[name] for name in _END_COLUMNS]
     found: dict[str, tuple[Any, ...]] = {}
     for part in chunks(job_ids):
-        query = sa.select(*columns).where(state.job_id.in_(part)).order_by(state.job_id).with_for_update()
+        query = (
+            sa.select(*columns).where(among(connection, state.job_id, part)).order_by(state.job_id).with_for_update()
+        )
         found |= {row[0]: tuple(row) for row in connection.execute(query)}
     return found
 
@@ -147,7 +153,7 @@ def _end_runs(connection: sa.Connection, ends: Sequence[End], numbers: dict[str,
         if detail:
             values["detail"] = detail
         for part in chunks(ids):
-            connection.execute(sa.update(runs).where(runs.c.id.in_(part)).values(values))
+            connection.execute(sa.update(runs).where(among(connection, runs.c.id, part)).values(values))
 
 
 def _ended(state: tuple[Any, ...], end: End, now_us: int) -> tuple[Any, ...]:
@@ -187,7 +193,7 @@ def flights(connection: sa.Connection, after: Flight | None, after_id: int) -> S
     else:
         lease = after.lease_until_us
         query = query.where(runs.lease_until_us >= lease, sa.or_(runs.lease_until_us > lease, runs.id > after_id))
-    return [(row[0], Flight(*row[1:9], bool(row[9]))) for row in connection.execute(query)]
+    return [(row[0], Flight(*row[1:9], bool(row[9]))) for row in connection.execute(query).all()]
 
 
 def close_batches(connection: sa.Connection, epoch: int, now_us: int) -> None:

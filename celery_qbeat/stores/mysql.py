@@ -113,7 +113,7 @@ class MySQL(Database):
         floor, now_us = connection.execute(sa.select(tables.meta.c.log_floor, _now())).one()
         log = tables.changes.c
         # One look at the whole log for its holes: they may be edits that are not committed yet.
-        before = sa.func.lag(log.version, 1, floor).over(order_by=log.version)
+        before = sa.func.coalesce(sa.func.lag(log.version).over(order_by=log.version), floor)
         steps = sa.select(before.label("before"), log.version).where(log.version > floor).subquery()
         holes = sa.select(steps).where(steps.c.version - steps.c.before > 1).order_by(steps.c.version)
         high = sa.select(sa.func.coalesce(sa.func.max(log.version), floor))
@@ -186,7 +186,7 @@ def _late(connection: sa.Connection, gaps: Sequence[Gap]) -> list[tuple[Any, ...
     for part in chunks(gaps, RANGES_A_QUERY):
         within = sa.or_(*(log.version.between(gap.first, gap.last) for gap in part))
         query = sa.select(log.version, log.op, log.job_id).where(within).order_by(log.version)
-        found.extend(tuple(row) for row in connection.execute(query))
+        found.extend(tuple(row) for row in connection.execute(query).all())
     return found
 
 

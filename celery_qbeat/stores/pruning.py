@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from celery_qbeat.jobs import IN_FLIGHT, Verdict
 from celery_qbeat.stores import tables
-from celery_qbeat.stores.claiming import chunks
+from celery_qbeat.stores.claiming import among, chunks
 from celery_qbeat.stores.connection import Link
 
 STEP = 5_000
@@ -78,4 +78,6 @@ def _keys(connection: sa.Connection, query: sa.Select[Any]) -> Sequence[int]:
 
 
 def _delete(connection: sa.Connection, table: sa.Table, key: sa.Column[Any], keys: Sequence[int]) -> int:
-    return sum(connection.execute(sa.delete(table).where(key.in_(part))).rowcount for part in chunks(keys))
+    return sum(
+        connection.execute(sa.delete(table).where(among(connection, key, part))).rowcount for part in chunks(keys)
+    )

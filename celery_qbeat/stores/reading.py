@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from celery_qbeat.jobs import State, Worker, read_worker
 from celery_qbeat.stores import tables
-from celery_qbeat.stores.claiming import chunks
+from celery_qbeat.stores.claiming import among, chunks
 from celery_qbeat.stores.database import RELOAD_ABOVE, Entry
 
 ROWS_A_PART = 2_000
@@ -41,8 +41,8 @@ def states(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, State
     """The states of these jobs, by id."""
     found: dict[str, State] = {}
     for part in chunks(job_ids):
-        query = sa.select(*_STATE).where(tables.state.c.job_id.in_(part))
-        found.update((row[0], State(*row)) for row in connection.execute(query))
+        query = sa.select(*_STATE).where(among(connection, tables.state.c.job_id, part))
+        found.update((row[0], State(*row)) for row in connection.execute(query).all())
     return found
 
 
@@ -58,13 +58,13 @@ def orphans(connection: sa.Connection, after: str | None) -> list[State]:
     )
     if after is not None:
         query = query.where(state.c.job_id > after)
-    return [State(*row) for row in connection.execute(query)]
+    return [State(*row) for row in connection.execute(query).all()]
 
 
 def jobs_of(connection: sa.Connection, scopes: Sequence[str]) -> list[Any]:
     """The ids of the rows of these scopes, or a few more than anybody wants to read one by one."""
     jobs = tables.jobs.c
-    query = sa.select(jobs.id).where(jobs.worker.in_(scopes)).limit(RELOAD_ABOVE + 1)
+    query = sa.select(jobs.id).where(among(connection, jobs.worker, scopes)).limit(RELOAD_ABOVE + 1)
     return list(connection.execute(query).scalars())
 
 

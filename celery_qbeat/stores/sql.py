@@ -14,7 +14,7 @@ from celery_qbeat.errors import SchemaError
 from celery_qbeat.jobs import State, Verdict, Worker
 from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row
 from celery_qbeat.stores import leader, ledger, pruning, reading, schema, tables
-from celery_qbeat.stores.claiming import Batch, chunks, clean
+from celery_qbeat.stores.claiming import Batch, among, chunks, clean
 from celery_qbeat.stores.connection import BadData, Link
 from celery_qbeat.stores.database import LOG_KEPT_US, RELOAD_ABOVE, Database
 from celery_qbeat.stores.leader import fence
@@ -168,13 +168,17 @@ class SqlStore:
         for job_id in found:
             self._known.pop(job_id, None)
         for part in chunks(job_ids):
-            query = sa.select(*self._row_columns).where(tables.jobs.c.id.in_(part))
-            pairs = self._link.read(partial(self._joined, query=query))
+            pairs = self._link.read(partial(self._named, job_ids=part))
             found.update((key(row["id"]), (row, state)) for row, state in pairs)
         return found
 
+    def _named(self, connection: sa.Connection, job_ids: Sequence[Any]) -> list[tuple[Row, State | None]]:
+        return self._joined(
+            connection, sa.select(*self._row_columns).where(among(connection, tables.jobs.c.id, job_ids))
+        )
+
     def _joined(self, connection: sa.Connection, query: sa.Select[Any]) -> list[tuple[Row, State | None]]:
-        rows = [dict(zip(ROW_COLUMNS, row, strict=True)) for row in connection.execute(query)]
+        rows = [dict(zip(ROW_COLUMNS, row, strict=True)) for row in connection.execute(query).all()]
         states = reading.states(connection, [row["id"] for row in rows])
         self._known.update((key(row["id"]), row["rev"]) for row in rows)
         return [(row, states.get(row["id"])) for row in rows]
@@ -198,9 +202,11 @@ class SqlStore:
             fence(connection, epoch)
             state = tables.state
             for part in chunks(job_ids):
-                there = sa.select(state.c.job_id).where(state.c.job_id.in_(part)).order_by(state.c.job_id)
+                there = (
+                    sa.select(state.c.job_id).where(among(connection, state.c.job_id, part)).order_by(state.c.job_id)
+                )
                 gone = connection.execute(there.with_for_update()).scalars().all()
-                connection.execute(sa.delete(state).where(state.c.job_id.in_(gone)))
+                connection.execute(sa.delete(state).where(among(connection, state.c.job_id, gone)))
                 self._remember(connection, [(job_id, now_us, None) for job_id in gone])
 
         self._link.write(forget)
@@ -245,13 +251,13 @@ class SqlStore:
     def requests(self) -> Sequence[Request]:
         asked = tables.requests.c
         query = sa.select(asked.id, asked.job_id, asked.asked_us, asked.asked_by).order_by(asked.asked_us, asked.id)
-        return self._link.read(lambda connection: [Request(*row) for row in connection.execute(query)])
+        return self._link.read(lambda connection: [Request(*row) for row in connection.execute(query).all()])
 
     def answer(self, epoch: int, request_ids: Sequence[int]) -> None:
         def answer(connection: sa.Connection) -> None:
             fence(connection, epoch)
             for part in chunks(request_ids):
-                connection.execute(sa.delete(tables.requests).where(tables.requests.c.id.in_(part)))
+                connection.execute(sa.delete(tables.requests).where(among(connection, tables.requests.c.id, part)))
 
         self._link.write(answer)
 

@@ -44,9 +44,9 @@ def _text(element: LongText, _compiler: Any, **_: Any) -> str:
     return f"'{element.text}'"
 
 
-@compiles(LongText, "mysql", "mariadb")
-def _text_mysql(element: LongText, _compiler: Any, **_: Any) -> str:
-    return f"('{element.text}')"
+@compiles(LongText, "mysql")
+def _text_mysql(element: LongText, compiler: Any, **_: Any) -> str:
+    return f"'{element.text}'" if compiler.dialect.is_mariadb else f"('{element.text}')"
 
 
 @compiles(Truth)
@@ -101,7 +101,7 @@ def _count(name: str, kind: type[TypeEngine[int]] = sa.Integer, default: str = "
 
 
 def _short(name: str, kind: TypeEngine[str], default: str = "") -> sa.Column[str]:
-    return sa.Column(name, kind, nullable=False, server_default=default)
+    return sa.Column(name, kind, nullable=False, server_default=sa.text(f"'{default}'"))
 
 
 def _text_column(name: str) -> sa.Column[str]:
@@ -272,5 +272,12 @@ meta = _table(
     _short("owner", sa.String(16), "alembic"),
 )
 
-NAMES = tuple(metadata.tables)
-VIEW = "qbeat_status"
+
+def metadata_of(dialect: str) -> sa.MetaData:
+    """The tables as that database shows them, for comparison: PostgreSQL alone has identity columns."""
+    shown = sa.MetaData()
+    for table in metadata.sorted_tables:
+        for column in table.to_metadata(shown).columns:
+            if dialect != "postgresql" and column.identity is not None:
+                column.identity = column.server_default = None
+    return shown

@@ -51,8 +51,10 @@ def _need(name: str, kind: TypeEngine[Any], default: str | None = None) -> sa.Co
 
 
 def _long(name: str, kind: TypeEngine[Any] = TEXT, default: str = "''") -> sa.Column[Any]:
-    # MySQL takes a default of text and JSON columns as an expression only.
-    return _need(name, kind, f"({default})" if _dialect() in ("mysql", "mariadb") else default)
+    # MySQL takes a default of text and JSON columns as an expression only; MariaDB takes both, and shows it without.
+    dialect = op.get_bind().dialect
+    mysql_proper = dialect.name == "mysql" and not getattr(dialect, "is_mariadb", False)
+    return _need(name, kind, f"({default})" if mysql_proper else default)
 
 
 def _flag(name: str, default: bool) -> sa.Column[bool]:
