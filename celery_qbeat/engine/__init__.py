@@ -34,7 +34,8 @@ class TrustLost(Exception):
 
 
 class Engine:
-    """One beat. `tick` never raises for a server that is away, a lost lock or a fence."""
+    """One beat. `tick` never raises for a server that is away, a lost lock or a fence; after any other error it reads
+    everything again."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -68,6 +69,10 @@ class Engine:
         except TrustLost:
             self._stand_by()
             return parts.limits.poll_s
+        except Exception:
+            # Nobody knows what of it is in the database: read everything again.
+            self._forget()
+            raise
         return 0.0 if more else self._pause()
 
     def open(self) -> None:
@@ -210,6 +215,9 @@ class Engine:
         self._standing_by = True
         self._away_since = None
         # Its memory is out of date, and what it owes has been settled by the newer beat.
+        self._forget()
+
+    def _forget(self) -> None:
         self.desk = Desk(reported=self.desk.reported)
         self._assemble()
 
