@@ -78,17 +78,6 @@ class Settings(BaseModel):
         bool | None, Field(description="whether beat may create missing tables; None: only in SQLite")
     ] = None
 
-    @property
-    def url(self) -> str:
-        """The database's URL, with the default filled in."""
-        return self.database_url or DEFAULT_DATABASE_URL
-
-    @property
-    def may_create_tables(self) -> bool:
-        if self.create_tables is not None:
-            return self.create_tables
-        return self.url.startswith("sqlite")
-
 
 def read_settings(conf: Mapping[str, Any]) -> Settings:
     """The settings in `app.conf`. Raises SettingsError naming the key, the value and what would work."""

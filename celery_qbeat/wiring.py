@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from typing import Any
 
 from sqlalchemy import make_url
@@ -21,7 +23,7 @@ from celery_qbeat.gates import RedisGate, StandaloneGate
 from celery_qbeat.jobs import RowRules, Verdict
 from celery_qbeat.ports import Clock, Gate, Store
 from celery_qbeat.privileges import BUILTIN_PRUNE, NAMESPACES, Privileges
-from celery_qbeat.settings import Settings
+from celery_qbeat.settings import DEFAULT_DATABASE_URL, Settings
 from celery_qbeat.stores import SqlStore, open_store
 
 DAY_US = 86_400_000_000
@@ -65,7 +67,23 @@ def build(
 
 def build_store(settings: Settings) -> SqlStore:
     """The store behind `qbeat_database_url`."""
-    return open_store(settings.url, create_tables=settings.may_create_tables)
+    url, from_django = database_url(settings)
+    create = settings.create_tables
+    if create is None:
+        create = url.startswith("sqlite") and not from_django
+    return open_store(url, create_tables=create)
+
+
+def database_url(settings: Settings) -> tuple[str, bool]:
+    """The URL of the tables, and whether it is Django's: the default in a project that has the Django app installed."""
+    if settings.database_url is not None:
+        return settings.database_url, False
+    django_apps = sys.modules.get("django.apps")
+    if django_apps is not None and django_apps.apps.ready and django_apps.apps.is_installed("celery_qbeat.django"):
+        # By name: the Django app is an edge above this module, and there only in Django projects.
+        url: str = import_module("celery_qbeat.django.url").database_url(settings.django_database)
+        return url, True
+    return DEFAULT_DATABASE_URL, False
 
 
 def build_gate(settings: Settings, poll_s: float, holder: str, clock: Clock) -> Gate:
@@ -134,4 +152,4 @@ def holder_name() -> str:
 
 def engine_database(settings: Settings) -> str:
     """The database's URL for a banner, its password hidden."""
-    return make_url(settings.url).render_as_string(hide_password=True)
+    return make_url(database_url(settings)[0]).render_as_string(hide_password=True)
