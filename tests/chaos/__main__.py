@@ -1,0 +1,64 @@
+"""`python -m tests.chaos --database postgresql --rounds 500 --seed 7`: one run, its figures, and every breach."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.chaos.auditor import audit
+from tests.chaos.driver import Order, run
+from tests.chaos.takeovers import figures
+
+DATABASES = ("postgresql", "mariadb", "sqlite")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 when every promise was kept."""
+    options = _parser().parse_args(arguments)
+    seed = options.seed if options.seed is not None else random.randrange(1_000_000)
+    failed = False
+    for database in options.database or DATABASES:
+        order = Order(database, seed, options.rounds, options.jobs, (options.pause / 2, options.pause * 3 / 2))
+        with tempfile.TemporaryDirectory(prefix="qbeat-chaos-") as place:
+            folder = Path(options.keep) / f"{database}-{seed}" if options.keep else Path(place)
+            folder.mkdir(parents=True, exist_ok=True)
+            failed |= _one(order, folder)
+    return int(failed)
+
+
+def _one(order: Order, folder: Path) -> bool:
+    _say(f"{order.database}: seed {order.seed}, {order.rounds} faults, {order.jobs} jobs, {order.beats} beats")
+    evidence = run(order, folder, _say)
+    evidence.save(folder / "evidence.json")
+    breaches = audit(evidence)
+    for name, value in figures(evidence).items():
+        _say(f"  {name}: {value}")
+    for breach in breaches[:50]:
+        _say(f"  BREACH {breach}")
+    again = f"python -m tests.chaos --database {order.database} --rounds {order.rounds} --seed {order.seed}"
+    _say(f"{order.database}: {len(breaches)} breaches; once more: {again}")
+    return bool(breaches)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--database", choices=DATABASES, action="append", help="may be repeated; default: all three")
+    parser.add_argument("--rounds", type=int, default=20, help="faults on each database (20)")
+    parser.add_argument("--seed", type=int, help="the same seed gives the same faults and edits")
+    parser.add_argument("--jobs", type=int, default=200, help="intervals of one or two seconds (200)")
+    parser.add_argument("--pause", type=float, default=1.7, help="mean seconds from one fault to the next (1.7)")
+    parser.add_argument("--keep", help="a folder for logs and evidence")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
