@@ -14,6 +14,8 @@ ALL_MONTHS = frozenset(range(1, 13))
 
 BothDays = Literal["or", "and"]
 
+# With more skipped dates than these a cache full of them would fill the memory.
+_FEW = 50
 _LENGTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 # Thirty years with every length of February and every weekday that 29 February falls on.
 _JUDGED_YEARS = range(2020, 2050)
@@ -134,7 +136,6 @@ class Dates:
         return day in self._dom or weekday in self._dow
 
 
-@lru_cache(maxsize=8_192)
 def dates_of(
     months: frozenset[int] = ALL_MONTHS,
     dom: frozenset[int] | None = None,
@@ -142,5 +143,9 @@ def dates_of(
     both: BothDays = "or",
     days: Days = ALL_DAYS,
 ) -> Dates:
-    """The Dates of that definition, shared by the schedules that use it."""
-    return Dates(months, dom, dow, both, days)
+    """The Dates of that definition, shared by the schedules that use it unless it lists many dates."""
+    make = _shared if len(days.dates_skip) <= _FEW else Dates
+    return make(months, dom, dow, both, days)
+
+
+_shared = lru_cache(maxsize=8_192)(Dates)

@@ -115,7 +115,7 @@ class Zone:
 
 
 def zone_named(name: str, field: str = "timezone") -> Zone:
-    """The zone of an IANA name, the same object every time. Raises ScheduleError naming `field`."""
+    """The zone of an IANA name, shared by all who use it. Raises ScheduleError naming `field`."""
     zone = _load(name) if len(name) <= 64 else None
     if zone is None:
         refuse(field, name, "is no known IANA time zone; write e.g. 'Europe/Berlin' or 'UTC'")
