@@ -37,7 +37,7 @@ def connect(make: Callable[..., Any]) -> Any:
 def open_(connection: Any) -> None:
     """Connect, trying every address of a failover list once. Raises one of `lost(connection)`."""
     connection.ensure_connection(
-        max_retries=max(1, len(connection.alt) - 1),
+        max_retries=max(0, len(connection.alt) - 1),
         interval_start=0,
         interval_step=0,
         interval_max=0,
@@ -48,7 +48,8 @@ def open_(connection: Any) -> None:
 def lost(connection: Any) -> tuple[type[BaseException], ...]:
     """The exceptions that mean that the connection is gone."""
     errors: tuple[type[BaseException], ...] = connection.connection_errors
-    return (*errors, OperationalError, OSError)
+    # kombu counts KeyError among them on Redis, where a payload can cause it.
+    return (*(error for error in errors if not issubclass(error, LookupError)), OperationalError, OSError)
 
 
 def describe(connection: Any) -> str:
@@ -56,6 +57,20 @@ def describe(connection: Any) -> str:
     url: str = connection.as_uri()
     local = connection.transport.driver_type in LOCAL
     return url.partition("://")[0] + "://" if local else url
+
+
+def declare_again(queue: Any) -> None:
+    """Declare a bound queue, even if this process remembers that it did.
+
+    On Redis and in files a binding is data, and goes when somebody empties the place.
+    """
+    channel = queue.channel
+    channel.connection.client.declared_entities.clear()
+    state = getattr(channel, "state", None)
+    if state is not None and channel.connection.driver_type != "memory":
+        state.exchanges.pop(queue.exchange.name, None)
+        state.binding_delete(queue.name, queue.exchange.name, queue.routing_key)
+    queue.declare()
 
 
 def _bounds(driver: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,220 @@
+"""How the ends of runs come back from unmodified workers: messages first, the result backend where links are silent."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from celery_qbeat.dispatchers import broker
+from celery_qbeat.dispatchers.done import NotOurs, read_done
+from celery_qbeat.dispatchers.inquiry import who_has
+from celery_qbeat.dispatchers.results import Results
+from celery_qbeat.dispatchers.wires import text
+from celery_qbeat.jobs import Verdict
+from celery_qbeat.ports import End, Flight
+
+log = logging.getLogger("celery_qbeat")
+
+PAUSE_S = 2.0
+DECLARE_S = 60.0
+RESTORE_S = 300.0
+
+
+class CeleryCompletions:
+    """Reads the queue `qbeat.done.<namespace>`, one message at a time, only when asked.
+
+    Not a consumer: to one that froze, the broker would go on to deliver messages that its successor waits for.
+    `instance` is that of the store, or a function that tells it once the store is open. Connects on first use.
+    """
+
+    def __init__(self, app: Any, *, namespace: str, instance: str | Callable[[], str]) -> None:
+        self._app = app
+        self._namespace = namespace
+        self._instance = instance
+        self._results = Results(app)
+        self._connection: Any = None
+        self._queue: Any = None
+        self._unacked: list[Any] = []
+        self._away = False
+        self._mute = False
+        self._asked = time.monotonic()
+        self._connect_again = self._declare_again = self._restore_again = float("-inf")
+        self._dropped = 0
+        self._tell_dropped_again = float("-inf")
+
+    def take(self, budget_s: float) -> Sequence[End]:
+        """Ends that arrived. Empty while the broker is away, which is logged once, as is its return.
+
+        A message that is not ours is dropped: it must be small JSON of the exact form and know the secret of its run.
+        A failure has the error's type and first line as detail where the result backend knows them.
+        """
+        until = time.monotonic() + budget_s
+        ends: list[End] = []
+        if not self._ready():
+            return ends
+        lost = broker.lost(self._connection)
+        try:
+            while True:
+                message = self._next(lost)
+                if message is None:
+                    break
+                end = self._read(message)
+                if end is not None:
+                    ends.append(end)
+                if time.monotonic() >= until:
+                    break
+        except (*lost, *self._connection.channel_errors) as error:
+            self._lose(error)
+        self._tell_dropped()
+        return self._with_reasons(ends)
+
+    def ack(self) -> None:
+        """All that `take` gave is safe in the database. What cannot be acknowledged comes again, which is harmless."""
+        waiting, self._unacked = self._unacked, []
+        self._asked = time.monotonic()
+        if not waiting or self._queue is None:
+            return
+        try:
+            if self._connection.transport.driver_type == "amqp":
+                waiting[-1].ack(multiple=True)
+            else:
+                for message in waiting:
+                    message.ack()
+        except (*broker.lost(self._connection), *self._connection.channel_errors) as error:
+            self._lose(error)
+
+    def look_up(self, flights: Sequence[Flight]) -> Sequence[End]:
+        """What the result backend knows of these runs: succeeded, failed, revoked, expired, unknown task.
+
+        Asks Redis, memcached and files (one question for all) and SQL databases (one SELECT), and no other backend.
+        """
+        return list(self._results.ends([flight.task_id for flight in flights]).values())
+
+    def still_running(self, task_ids: Sequence[str]) -> frozenset[str]:
+        """Those of which a worker says right now that it has them. Takes a second; none when the broker is away."""
+        if not task_ids:
+            return frozenset()
+        connection = broker.connect(self._app.connection_for_write)
+        errors = (*broker.lost(connection), *connection.channel_errors)
+        try:
+            broker.open_(connection)
+            return who_has(self._app, connection, task_ids)
+        except errors as error:
+            log.debug("completions: no worker could be asked: %s", text(error))
+            return frozenset()
+        finally:
+            connection.collect(0.1)
+
+    def close(self) -> None:
+        """Give connections back. Never raises. What was taken and not acknowledged comes again."""
+        self._unacked.clear()
+        self._queue = None
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            try:
+                connection.release()
+            except (*broker.lost(connection), *connection.channel_errors):
+                connection.collect(0.1)
+        self._results.close()
+
+    # ------------------------------------------------------------------
+
+    def _ready(self) -> bool:
+        """Whether the queue is open; connects and declares it when that is due."""
+        now = self._asked = time.monotonic()
+        if self._mute or (self._queue is None and now < self._connect_again):
+            return False
+        if self._connection is None:
+            self._connection = broker.connect(self._app.connection_for_read)
+        try:
+            if self._queue is None:
+                self._open()
+            if self._queue is not None and now >= self._declare_again:
+                broker.declare_again(self._queue)
+                self._declare_again = now + DECLARE_S
+            self._restore(now)
+        except (*broker.lost(self._connection), *self._connection.channel_errors) as error:
+            self._lose(error)
+        self._say_back()
+        return self._queue is not None
+
+    def _open(self) -> None:
+        address = broker.done_address(self._connection, self._namespace)
+        if address is None:
+            self._mute = True
+            log.warning(
+                "completions: %s cannot carry the ends of runs; without a result backend a run counts as "
+                "running until its max_run_seconds are over",
+                broker.describe(self._connection),
+            )
+            return
+        broker.open_(self._connection)
+        self._queue = broker.done_queue(address)(self._connection.default_channel)
+        self._declare_again = float("-inf")
+
+    def _restore(self, now: float) -> None:
+        """On Redis, bring back what a killed beat took and never acknowledged, after the visibility timeout."""
+        qos: Any = getattr(self._queue.channel, "qos", None) if self._queue is not None else None
+        if now >= self._restore_again and hasattr(qos, "restore_visible"):
+            qos.restore_visible(num=100, interval=1)
+            self._restore_again = now + RESTORE_S
+
+    def _next(self, lost: tuple[type[BaseException], ...]) -> Any:
+        """The next message, None when there is none; what is no message at all is dropped."""
+        while True:
+            try:
+                return self._queue.get(accept=["json"])
+            except (*lost, *self._connection.channel_errors):
+                raise
+            except Exception as error:
+                self._drop(error)
+
+    def _read(self, message: Any) -> End | None:
+        try:
+            end = read_done(message, self._instance if isinstance(self._instance, str) else self._instance())
+        except NotOurs as error:
+            self._drop(error)
+            message.reject()
+            return None
+        self._unacked.append(message)
+        return end
+
+    def _with_reasons(self, ends: list[End]) -> Sequence[End]:
+        failed = [end.task_id for end in ends if end.verdict is Verdict.FAILED]
+        known = self._results.ends(failed) if failed else {}
+        return [known.get(end.task_id, end) if end.verdict is Verdict.FAILED else end for end in ends]
+
+    def _drop(self, error: Exception) -> None:
+        self._dropped += 1
+        log.debug("completions: dropped a message: %s", type(error).__name__)
+
+    def _tell_dropped(self) -> None:
+        now = time.monotonic()
+        if self._dropped and now >= self._tell_dropped_again:
+            log.warning(
+                "completions: dropped %d message(s) in qbeat.done.%s that did not come from a run of ours",
+                self._dropped,
+                self._namespace,
+            )
+            self._dropped, self._tell_dropped_again = 0, now + DECLARE_S
+
+    def _lose(self, error: BaseException) -> None:
+        self._unacked.clear()
+        if self._queue is not None:
+            # kombu would try to put back what is unacknowledged, and wait for the same dead server once more.
+            self._queue.channel.do_restore = False
+            self._queue = None
+        now = time.monotonic()
+        # A broker that hangs costs every attempt its time limit: then the pauses are longer.
+        self._connect_again = now + PAUSE_S + 4 * (now - self._asked)
+        self._connection.collect(0.1)
+        if not self._away:
+            self._away = True
+            log.warning("completions: the broker is away, ends of runs are not read (%s)", text(error))
+
+    def _say_back(self) -> None:
+        if self._away and self._queue is not None:
+            self._away = False
+            log.warning("completions: the broker is back")

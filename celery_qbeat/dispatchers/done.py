@@ -1,0 +1,55 @@
+"""What a message about the end of a run must look like. Anybody who can write to the broker can send one."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from celery_qbeat.jobs import Verdict, run_token
+from celery_qbeat.ports import End
+
+MOST_BYTES = 16 * 1024
+
+_VERDICTS = {"success": Verdict.SUCCEEDED, "failure": Verdict.FAILED}
+
+
+class NotOurs(Exception):
+    """The message does not come from a run of ours."""
+
+
+class _Done(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    v: Literal[1]
+    run: Annotated[str, Field(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
+    outcome: Literal["success", "failure"]
+    token: Annotated[str, Field(pattern=r"^[0-9a-f]{24}$")]
+
+
+def read_done(message: Any, instance: str) -> End:
+    """The end that a message reports. Raises NotOurs, whatever is in it, and quotes nothing of it."""
+    try:
+        done = _Done.model_validate(_kwargs(message))
+    except ValidationError:
+        raise NotOurs("has another form") from None
+    if not hmac.compare_digest(run_token(instance, done.run), done.token):
+        raise NotOurs("has a wrong token")
+    return End(done.run, _VERDICTS[done.outcome])
+
+
+def _kwargs(message: Any) -> Any:
+    """The keyword arguments of a Celery message of protocol 2 (args, kwargs, embed) or 1 (a mapping)."""
+    try:
+        if len(message.body) > MOST_BYTES:
+            raise NotOurs("is too large")
+        payload = message.payload
+    except NotOurs:
+        raise
+    except Exception as error:
+        # Refused content type, broken encoding, no JSON, nested too deeply: kombu has an exception for each.
+        raise NotOurs(f"cannot be decoded ({type(error).__name__})") from None
+    if isinstance(payload, list) and len(payload) == 3:
+        return payload[1]
+    return payload.get("kwargs") if isinstance(payload, dict) else None
