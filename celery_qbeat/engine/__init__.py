@@ -159,20 +159,24 @@ class Engine:
 
     def _assemble(self) -> None:
         self._reader = Reader(self._parts, self.desk)
-        self._sender = Sender(self._parts, self.desk)
+        self._sender = Sender(self._parts, self.desk, self._renew)
         self._lander = Lander(self._parts, self.desk)
 
     def _trusted(self) -> bool:
         lease, parts = self._lease, self._parts
         return lease is not None and parts.clock.monotonic() < lease.trusted_until and not parts.stopping()
 
-    def _keep_trust(self) -> None:
-        """Between parts of long work: renew; stop when the lock is another's now."""
+    def _renew(self) -> None:
+        """Between parts of long work: ask for the lock again; nothing is trusted any more when it is another's now."""
         lease = self._parts.gate.hold()
-        if lease is None or self._lease is None or lease.term != self._lease.term:
-            self._lease = None
+        same = lease is not None and self._lease is not None and lease.term == self._lease.term
+        self._lease = lease if same else None
+
+    def _keep_trust(self) -> None:
+        """Renew, and stop when that failed."""
+        self._renew()
+        if self._lease is None:
             raise TrustLost
-        self._lease = lease
 
     def _mind_the_clock(self, now: int) -> None:
         if now < self._last_now - STEP_BACK_US:

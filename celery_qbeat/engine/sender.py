@@ -60,9 +60,10 @@ class _Won:
 class Sender:
     """Claims what is due and publishes what was won."""
 
-    def __init__(self, parts: Parts, desk: Desk) -> None:
+    def __init__(self, parts: Parts, desk: Desk, renew: Callable[[], None]) -> None:
         self._parts = parts
         self._desk = desk
+        self._renew = renew
 
     def dispatch(self, now: int, trusted: Callable[[], bool]) -> bool:
         """One batch; whether more is due at once."""
@@ -70,13 +71,7 @@ class Sender:
         # A broker that was away is asked with one job before a whole batch is claimed and released again.
         limit = 1 if desk.broker_away else self._parts.limits.batch
         entries = desk.agenda.due(now, limit)
-        wanted: list[_Won] = []
-        for entry in entries:
-            claim = self._decide(entry, now)
-            if claim is None:
-                desk.agenda.wait(entry)
-            else:
-                wanted.append(_Won(claim, entry.job, replace(entry)))
+        wanted = self._decide_all(entries, now)
         if not wanted:
             return bool(entries)
         try:
@@ -89,6 +84,24 @@ class Sender:
             self._move_on(item, now)
         all_sent = self._publish(batch_id, won, now, trusted)
         return len(entries) == limit and bool(won) and all_sent
+
+    def _decide_all(self, entries: Sequence[Entry], now: int) -> list[_Won]:
+        """What to claim. Of jobs with a backlog only as many as fit beside the others, which are published first."""
+        agenda, room = self._desk.agenda, self._parts.limits.batch
+        single: list[_Won] = []
+        several: list[_Won] = []
+        for entry in entries:
+            claim = self._decide(entry, now)
+            if claim is None:
+                agenda.wait(entry)
+            elif len(claim.runs) <= 1:
+                single.append(_Won(claim, entry.job, replace(entry)))
+            elif room > 0:
+                room -= len(claim.runs)
+                several.append(_Won(claim, entry.job, replace(entry)))
+            else:
+                agenda.again(entry.id)
+        return single + several
 
     def run_by_hand(self, now: int, trusted: Callable[[], bool]) -> bool:
         """Answer the requests for single runs; False: the broker surely took nothing, and the rest waits."""
@@ -219,6 +232,8 @@ class Sender:
         try:
             while chunks and not unsent:
                 chunk = chunks.popleft()
+                if shipments[0] is not chunk[0]:
+                    self._renew()
                 receipts = self._parts.dispatcher.send(chunk, may_send)
                 self._parts.fail_point("published")
                 unsent = self._mark(batch_id, chunk, receipts, now, closes=not chunks)

@@ -90,6 +90,21 @@ def test_all_decides_at_most_a_thousand_slots_a_pass_and_loses_none() -> None:
     assert rig.slots() == [at("2026-06-01T00:00:00") + minute * MINUTE for minute in range(2_501)]
 
 
+def test_a_backlog_does_not_make_other_jobs_wait_nor_a_claim_without_bounds() -> None:
+    rig = Rig("2026-06-01T00:00:30", limits=Limits(batch=100))
+    for name in ("a", "b", "c"):
+        rig.insert(name, catch_up="all")
+    rig.insert("z", "daily", "09:00")
+    rig.tick()
+    rig.restart(down_for=10 * 3600)
+    rig.outbox.sent.clear()
+    rig.tick()
+    assert rig.outbox.slots[0] == ("z", at("2026-06-01T09:00:00"))
+    assert {job for job, _ in rig.outbox.slots} == {"z", "a"}
+    rig.run(5)
+    assert len(rig.outbox.slots) == 3 * 600 + 1
+
+
 def test_all_with_overlap_skip_runs_its_backlog_one_after_another() -> None:
     rig = after_an_outage(catch_up="all", overlap="skip", max_run_seconds=86_400)
     assert rig.slots("hourly") == [], "the run of 09:00 has not ended"

@@ -220,9 +220,9 @@ def snapshot(store: MemoryStore) -> Any:
     )
 
 
-def test_trust_that_ends_in_the_middle_of_a_batch_stops_it_and_gives_the_rest_back() -> None:
+def test_trust_that_ends_in_the_middle_of_a_chunk_stops_it_and_gives_the_rest_back() -> None:
     clock = FakeClock(NOON)
-    rig = Rig(clock=clock, outbox=SlowOutbox(clock), gate=OpenGate(clock, ttl_s=3.5), limits=Limits(chunk=2))
+    rig = Rig(clock=clock, outbox=SlowOutbox(clock), gate=OpenGate(clock, ttl_s=3.5))
     for number in range(10):
         rig.insert(f"j{number}", "interval", "3600")
     rig.tick()
@@ -230,6 +230,26 @@ def test_trust_that_ends_in_the_middle_of_a_batch_stops_it_and_gives_the_rest_ba
     assert [entry.verdict for entry in rig.store.ledger] == ["sent"] * 3
     rig.run(20)
     assert sorted(job for job, _ in rig.outbox.slots) == [f"j{number}" for number in range(10)]
+
+
+def test_the_lock_is_renewed_between_the_chunks_of_a_batch() -> None:
+    clock = FakeClock(NOON)
+    rig = Rig(clock=clock, outbox=SlowOutbox(clock), gate=OpenGate(clock, ttl_s=3.5), limits=Limits(chunk=2))
+    for number in range(10):
+        rig.insert(f"j{number}", "interval", "3600")
+    rig.tick()
+    assert len(rig.outbox.sent) == 10
+
+
+def test_a_lock_lost_between_the_chunks_of_a_batch_stops_it_and_gives_the_rest_back() -> None:
+    rig = Rig(limits=Limits(chunk=2))
+    for number in range(10):
+        rig.insert(f"j{number}", "interval", "3600")
+    rig.parts["fail_point"] = lambda name: setattr(rig.gate, "open", name != "marked")
+    rig.restart()
+    rig.tick()
+    assert len(rig.outbox.sent) == len(rig.store.ledger) == 2
+    assert not rig.engine.writing
 
 
 class SlowOutbox(Outbox):
