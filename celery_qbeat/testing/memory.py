@@ -279,7 +279,7 @@ class MemoryStore(Edits, Faults):
             entry.finished_us, entry.lease_until_us = now_us, None
             changed.append(end.task_id)
             self._ended(entry, end, now_us)
-        return changed
+        return list(dict.fromkeys(changed))
 
     def _ended(self, entry: Entry, end: End, now_us: int) -> None:
         state = self.database.state.get(entry.job_id)
@@ -336,6 +336,24 @@ class MemoryStore(Edits, Faults):
             ]
             self._remove(old)
         yield len(old)
+        with self.database.lock:
+            gone = self._prune_history(min(before_us.values(), default=now_us))
+        yield gone
+
+    def _prune_history(self, before_us: int) -> int:
+        """Closed batches without a flight, and definitions that were replaced before then."""
+        base = self.database
+        flying = {entry.batch_id for entry in base.ledger if entry.verdict in IN_FLIGHT}
+        kept = {n: b for n, b in base.batches.items() if b.sent_us is None or b.claimed_us >= before_us or n in flying}
+        newest = {job_id: n for n, (job_id, since_us, _) in enumerate(base.history) if since_us <= before_us}
+        history = [
+            line
+            for n, line in enumerate(base.history)
+            if line[1] >= before_us or (newest[line[0]] == n and line[2] is not None)
+        ]
+        gone = len(base.batches) - len(kept) + len(base.history) - len(history)
+        base.batches, base.history = kept, history
+        return gone
 
 
 def _may_end(old: Verdict, new: Verdict) -> bool:

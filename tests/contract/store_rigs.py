@@ -174,6 +174,8 @@ class SqlRig(Rig):
         engine = sa.create_engine(self.store.link.engine.url, isolation_level="AUTOCOMMIT")
         stack.callback(engine.dispose)
         self.connection = stack.enter_context(engine.connect())
+        if engine.dialect.name == "sqlite":
+            self.connection.exec_driver_sql("PRAGMA synchronous = OFF")
 
     def _opened(self) -> SqlStore:
         store = open_store(self.url)

@@ -1,0 +1,289 @@
+"""What becomes of claimed runs, in every store: sent, released, ended, in flight, pruned."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_qbeat.jobs import Verdict
+from celery_qbeat.ports import End, Plan, Release, Store
+from tests.contract.store_rigs import SECOND, T0, Rig
+
+NEXT = T0 + 60 * SECOND
+DAY = 86_400 * SECOND
+
+
+def in_flight(store: Store) -> list[str]:
+    return [flight.task_id for part in store.flights() for flight in part]
+
+
+# ---------------------------------------------------------------- sent
+
+
+def test_a_sent_run_is_marked_and_the_last_mark_closes_the_batch(rig: Rig) -> None:
+    first, second = rig.claimed("a", "b")
+    rig.store.sent(rig.epoch, rig.last_batch, [first], T0 + 5, closes=False)
+    assert rig.batches()[rig.last_batch] == (rig.epoch, 2, None)
+    rig.store.sent(rig.epoch, rig.last_batch, [second], T0 + 6, closes=True)
+    assert rig.batches()[rig.last_batch] == (rig.epoch, 2, T0 + 6)
+    assert [(entry["verdict"], entry["sent_us"]) for entry in rig.runs()] == [("sent", T0 + 5), ("sent", T0 + 6)]
+    assert rig.state("a")["last_verdict"] == "sent"
+
+
+def test_a_batch_closes_without_a_sent_run_too(rig: Rig) -> None:
+    rig.claimed("a")
+    rig.store.sent(rig.epoch, rig.last_batch, [], T0 + 5, closes=True)
+    assert rig.batches()[rig.last_batch][2] == T0 + 5
+    assert rig.runs()[0]["verdict"] == "claimed"
+
+
+def test_a_mark_does_not_reopen_a_run_that_ended_meanwhile(rig: Rig) -> None:
+    [task] = rig.claimed("a")
+    rig.store.conclude(rig.epoch, [End(task, Verdict.SUCCEEDED)], T0 + 4)
+    rig.store.sent(rig.epoch, rig.last_batch, [task], T0 + 5, closes=True)
+    [entry] = rig.runs()
+    assert (entry["verdict"], entry["sent_us"], entry["lease_until_us"]) == ("succeeded", T0 + 5, None)
+    assert rig.state("a")["last_verdict"] == "succeeded"
+
+
+def test_marking_twice_is_harmless(rig: Rig) -> None:
+    [task] = rig.claimed("a")
+    for _ in range(2):
+        rig.store.sent(rig.epoch, rig.last_batch, [task], T0 + 5, closes=True)
+    assert rig.runs()[0]["sent_us"] == T0 + 5
+
+
+# ---------------------------------------------------------------- release
+
+
+def test_a_released_run_was_never_there(rig: Rig) -> None:
+    first, second = rig.claimed("a", "b")
+    rig.store.release(rig.epoch, rig.last_batch, [Release("a", (first,), T0, NEXT, None)])
+    assert [entry["task_id"] for entry in rig.runs()] == [second]
+    state = rig.state("a")
+    assert (state["next_run_us"], state["last_run_us"], state["last_slot_us"]) == (T0, None, None)
+    assert (state["runs"], state["last_verdict"]) == (0, "")
+    assert rig.batches()[rig.last_batch][1] == 1
+    assert rig.claim(rig.claim_of("a")) == frozenset()
+
+
+def test_a_batch_that_is_released_whole_is_gone(rig: Rig) -> None:
+    [task] = rig.claimed("a")
+    rig.store.release(rig.epoch, rig.last_batch, [Release("a", (task,), T0, NEXT, None)])
+    assert rig.batches() == {}
+    assert in_flight(rig.store) == []
+
+
+def test_a_release_gives_the_last_run_back(rig: Rig) -> None:
+    rig.claimed("a")
+    run = rig.run("a", NEXT)
+    claim = rig.claim_of("a", run, expected_us=NEXT, next_us=NEXT + 60 * SECOND)
+    assert rig.claim(claim, now_us=NEXT + 1) == frozenset()
+    release = Release("a", (run.task_id,), NEXT, NEXT + 60 * SECOND, T0 + SECOND)
+    rig.store.release(rig.epoch, rig.last_batch, [release])
+    state = rig.state("a")
+    assert (state["next_run_us"], state["last_run_us"], state["last_slot_us"]) == (NEXT, T0 + SECOND, T0)
+    assert (state["runs"], state["last_verdict"]) == (1, "claimed")
+
+
+def test_a_release_that_comes_too_late_is_nothing(rig: Rig) -> None:
+    [task] = rig.claimed("a")
+    rig.store.plan(rig.epoch, [Plan("a", T0, NEXT + 1, "key")], T0)
+    rig.store.release(rig.epoch, rig.last_batch, [Release("a", (task,), T0, NEXT, None)])
+    assert rig.state("a")["next_run_us"] == NEXT + 1
+    assert in_flight(rig.store) == [task]
+
+
+def test_a_run_that_was_marked_sent_is_not_released(rig: Rig) -> None:
+    [task] = rig.claimed("a")
+    rig.store.sent(rig.epoch, rig.last_batch, [task], T0 + 5, closes=False)
+    rig.store.release(rig.epoch, rig.last_batch, [Release("a", (task,), T0, NEXT, None)])
+    assert in_flight(rig.store) == [task]
+    assert rig.state("a")["next_run_us"] == NEXT
+
+
+def test_a_run_by_hand_is_released_without_a_word_to_the_plan(rig: Rig) -> None:
+    rig.planned("a")
+    claim = rig.claim_of("a", rig.run("a", T0 + 5), expected_us=None, next_us=None)
+    rig.claim(claim)
+    rig.store.release(rig.epoch, rig.last_batch, [Release("a", (claim.runs[0].task_id,), None, None)])
+    assert rig.runs() == []
+    assert (rig.state("a")["next_run_us"], rig.state("a")["runs"]) == (T0, 0)
+
+
+def test_releasing_twice_is_harmless(rig: Rig) -> None:
+    [task] = rig.claimed("a")
+    for _ in range(2):
+        rig.store.release(rig.epoch, rig.last_batch, [Release("a", (task,), T0, NEXT, None)])
+    assert rig.state("a")["runs"] == 0
+
+
+# ---------------------------------------------------------------- ends
+
+
+def test_a_success_is_written_to_the_run_and_to_the_job(rig: Rig) -> None:
+    [task] = rig.claimed("a")
+    assert list(rig.store.conclude(rig.epoch, [End(task, Verdict.SUCCEEDED, "", NEXT)], T0 + 9)) == [task]
+    [entry] = rig.runs()
+    assert (entry["verdict"], entry["finished_us"], entry["lease_until_us"]) == ("succeeded", T0 + 9, None)
+    state = rig.state("a")
+    assert (state["last_finished_us"], state["last_succeeded_us"], state["late_after_us"]) == (T0 + 9, T0 + 9, NEXT)
+    assert (state["last_verdict"], state["last_error"], state["failures_in_a_row"]) == ("succeeded", "", 0)
+    assert rig.store.states(["a"])["a"].last_succeeded_us == T0 + 9
+
+
+def test_failures_are_counted_until_a_success(rig: Rig) -> None:
+    rig.planned("a", next_us=T0)
+    slots = [T0 + n * SECOND for n in range(4)]
+    rig.claim(rig.claim_of("a", *[rig.run("a", slot) for slot in slots]))
+    tasks = [entry["task_id"] for entry in rig.runs()]
+    ends = [End(tasks[0], Verdict.FAILED, "ValueError: no"), End(tasks[1], Verdict.LOST)]
+    rig.store.conclude(rig.epoch, ends, T0 + 9)
+    state = rig.state("a")
+    assert (state["failures_in_a_row"], state["last_error"], state["last_verdict"]) == (2, "lost", "lost")
+    assert rig.runs()[0]["detail"] == "ValueError: no"
+    rig.store.conclude(rig.epoch, [End(tasks[2], Verdict.IGNORED)], T0 + 10)
+    assert rig.state("a")["failures_in_a_row"] == 2
+    rig.store.conclude(rig.epoch, [End(tasks[3], Verdict.SUCCEEDED)], T0 + 11)
+    assert (rig.state("a")["failures_in_a_row"], rig.state("a")["last_error"]) == (0, "")
+
+
+ENDS = (Verdict.SUCCEEDED, Verdict.FAILED, Verdict.REVOKED, Verdict.LOST, Verdict.IN_DOUBT)
+
+
+@pytest.mark.parametrize("first", ENDS)
+def test_the_first_end_stands_but_a_failure_corrects_a_success_and_knowledge_a_guess(rig: Rig, first: Verdict) -> None:
+    for second in ENDS:
+        job = f"job {second}"
+        [task] = rig.claimed(job)
+        assert list(rig.store.conclude(rig.epoch, [End(task, first, "one")], T0 + 1)) == [task]
+        changed = list(rig.store.conclude(rig.epoch, [End(task, second, "two")], T0 + 2))
+        guess = first in (Verdict.LOST, Verdict.IN_DOUBT) and second in (Verdict.SUCCEEDED, Verdict.FAILED)
+        corrected = guess or (first is Verdict.SUCCEEDED and second is Verdict.FAILED)
+        assert changed == ([task] if corrected else []), second
+        entry = next(entry for entry in rig.runs() if entry["job_id"] == job)
+        assert entry["verdict"] == (second if corrected else first)
+        assert entry["lease_until_us"] is None
+
+
+def test_an_end_may_come_twice_in_one_call(rig: Rig) -> None:
+    [task] = rig.claimed("a")
+    ends = [End(task, Verdict.SUCCEEDED), End(task, Verdict.SUCCEEDED), End(task, Verdict.FAILED, "after all")]
+    assert list(rig.store.conclude(rig.epoch, ends, T0 + 9)) == [task]
+    assert rig.runs()[0]["verdict"] == "failed"
+    assert rig.state("a")["failures_in_a_row"] == 1
+
+
+def test_unknown_runs_and_ends_that_are_none_change_nothing(rig: Rig) -> None:
+    [task] = rig.claimed("a")
+    ends = [End("no-such-task", Verdict.FAILED), End(task, Verdict.SENT), End(task, Verdict.CLAIMED)]
+    assert list(rig.store.conclude(rig.epoch, ends, T0 + 9)) == []
+    assert list(rig.store.conclude(rig.epoch, [], T0 + 9)) == []
+    assert rig.runs()[0]["verdict"] == "claimed"
+
+
+def test_the_ledger_outlives_its_job(rig: Rig) -> None:
+    [task] = rig.claimed("a")
+    rig.delete("a")
+    rig.store.forget(rig.epoch, ["a"], T0)
+    assert in_flight(rig.store) == [task]
+    assert list(rig.store.conclude(rig.epoch, [End(task, Verdict.SUCCEEDED)], T0 + 9)) == [task]
+    assert rig.runs()[0]["verdict"] == "succeeded"
+    assert dict(rig.store.states(["a"])) == {}
+
+
+def test_text_that_no_database_takes_is_written_as_far_as_possible(rig: Rig) -> None:
+    [task] = rig.claimed("a")
+    rig.store.conclude(rig.epoch, [End(task, Verdict.FAILED, "a\0b \ud800 c" + "x" * 100_000)], T0 + 9)
+    assert rig.runs()[0]["detail"].startswith("a")
+    assert rig.state("a")["failures_in_a_row"] == 1
+
+
+# ---------------------------------------------------------------- in flight
+
+
+def test_flights_are_the_runs_without_an_end_with_the_epoch_that_claimed_them(rig: Rig) -> None:
+    first, second, third = rig.claimed("a", "b", "c")
+    batch, epoch = rig.last_batch, rig.epoch
+    rig.store.sent(epoch, batch, [second], T0 + 5, closes=False)
+    rig.store.conclude(epoch, [End(third, Verdict.SUCCEEDED)], T0 + 6)
+    rig.epoch = rig.store.take_epoch("here:1", T0)
+    hand = rig.claim_of("a", rig.run("a", T0 + 7, lease_until_us=T0 + 8), expected_us=None, next_us=None)
+    rig.claim(hand)
+    flights = {flight.task_id: flight for part in rig.store.flights() for flight in part}
+    assert set(flights) == {first, second, hand.runs[0].task_id}
+    one = flights[first]
+    assert (one.job_id, one.slot_us, one.batch_id, one.epoch) == ("a", T0, batch, epoch)
+    assert (one.claimed_us, one.sent_us, one.by_hand) == (T0 + SECOND, None, False)
+    assert one.lease_until_us == T0 + 3600 * SECOND
+    assert flights[second].sent_us == T0 + 5
+    by_hand = flights[hand.runs[0].task_id]
+    assert (by_hand.epoch, by_hand.by_hand, by_hand.lease_until_us) == (rig.epoch, True, T0 + 8)
+
+
+def test_many_flights_come_in_parts_each_once(rig: Rig) -> None:
+    ids = [f"code:{n}" for n in range(4_500)]
+    rig.store.plan(rig.epoch, [Plan(job_id, T0, T0, "key") for job_id in ids], T0)
+    rig.claim(*[rig.claim_of(job_id, rig.run(job_id), rev=None) for job_id in ids])
+    parts = [len(part) for part in rig.store.flights()]
+    assert sum(parts) == 4_500
+    assert len(parts) > 1
+    assert len(set(in_flight(rig.store))) == 4_500
+
+
+def test_batches_of_older_epochs_are_closed_the_own_stay_open(rig: Rig) -> None:
+    rig.claimed("a")
+    old = rig.last_batch
+    rig.epoch = rig.store.take_epoch("here:1", T0)
+    rig.claimed("b")
+    rig.store.close_batches(rig.epoch, T0 + 9)
+    assert rig.batches()[old][2] == T0 + 9
+    assert rig.batches()[rig.last_batch][2] is None
+
+
+# ---------------------------------------------------------------- requests
+
+
+def test_requests_come_oldest_first_until_they_are_answered(rig: Rig) -> None:
+    rig.ask("b", T0 + 2, "me")
+    rig.ask("a", T0 + 1)
+    first, second = rig.store.requests()
+    assert (first.job_id, first.asked_us, second.job_id, second.asked_by) == ("a", T0 + 1, "b", "me")
+    rig.store.answer(rig.epoch, [first.id])
+    assert [request.job_id for request in rig.store.requests()] == ["b"]
+    rig.store.answer(rig.epoch, [])
+    rig.store.answer(rig.epoch, [second.id, second.id + 99])
+    assert list(rig.store.requests()) == []
+
+
+# ---------------------------------------------------------------- pruning
+
+
+def test_runs_are_pruned_by_their_verdict_and_never_in_flight(rig: Rig) -> None:
+    succeeded, failed, young, flying = rig.claimed("a", "b", "c", "d")
+    rig.store.conclude(rig.epoch, [End(succeeded, Verdict.SUCCEEDED), End(failed, Verdict.FAILED)], T0 + SECOND)
+    rig.store.conclude(rig.epoch, [End(young, Verdict.SUCCEEDED)], T0 + DAY)
+    before = dict.fromkeys(Verdict, T0 + DAY) | {Verdict.FAILED: T0}
+    gone = sum(rig.store.prune(before, T0 + DAY))
+    assert gone >= 1
+    assert {entry["task_id"] for entry in rig.runs()} == {failed, young, flying}
+    assert in_flight(rig.store) == [flying]
+
+
+def test_history_keeps_what_was_in_force(rig: Rig) -> None:
+    for n, spec in enumerate(["one", "two", "three", "four"]):
+        rig.store.plan(rig.epoch, [Plan("a", T0, None, "key", spec=spec, record=True)], T0 + n * DAY)
+    rig.store.plan(rig.epoch, [Plan("gone", T0, None, "key", spec="spec", record=True)], T0)
+    rig.store.forget(rig.epoch, ["gone"], T0 + DAY)
+    list(rig.store.prune(dict.fromkeys(Verdict, T0 + 2 * DAY + 1), T0 + 9 * DAY))
+    assert [spec for _, _, spec in rig.history()] == ["three", "four"]
+
+
+def test_closed_batches_are_pruned_open_ones_are_not(rig: Rig) -> None:
+    first, _ = rig.claimed("a", "b")
+    flying = rig.last_batch
+    [done] = rig.claimed("c")
+    rig.store.sent(rig.epoch, flying, [first], T0, closes=True)
+    rig.store.sent(rig.epoch, rig.last_batch, [done], T0, closes=True)
+    rig.store.conclude(rig.epoch, [End(done, Verdict.SUCCEEDED)], T0)
+    list(rig.store.prune(dict.fromkeys(Verdict, T0 + DAY), T0 + DAY))
+    assert list(rig.batches()) == [flying]
