@@ -218,12 +218,13 @@ def _settle(connection: sa.Connection, gaps: Sequence[Gap], now_us: int) -> Iter
         elif _in_flight(connection, gap):
             # Looked at again after another grace, not at every poll.
             yield Gap(gap.first, gap.last, now_us)
-        else:
-            last = min(gap.last, gap.first + TOMBSTONES_A_POLL - 1)
-            _bury(connection, gap.first, last, now_us)
-            buried += last - gap.first + 1
+        elif gap.last - gap.first < TOMBSTONES_A_POLL:
+            _bury(connection, gap.first, gap.last, now_us)
+            buried += gap.last - gap.first + 1
             # Kept until the next poll reads the numbers as tombstones, or as what came in the last moment.
             yield gap
+        # A larger one was a bulk edit, or is what somebody deleted from the log: it is dropped without a tombstone,
+        # since a number that was taken half a second ago and has no line is not on its way.
 
 
 def _in_flight(connection: sa.Connection, gap: Gap) -> bool:

@@ -124,9 +124,10 @@ class SqlStore:
             return Changes(reload=True)
         cursor = self._cursor
         poll = self._link.read(lambda connection: self._database.poll(connection, cursor))
-        self._instance = poll.instance if poll.instance else self._instance
+        restored = poll.instance not in ("", self._instance)
+        self._instance = poll.instance or self._instance
         touched, scopes, everything = reading.sift(poll.entries)
-        if poll.reload or everything or len(touched) > RELOAD_ABOVE:
+        if poll.reload or restored or everything or len(touched) > RELOAD_ABOVE:
             return self._reload()
         if scopes:
             touched = list({*touched, *self._link.read(partial(reading.jobs_of, scopes=scopes))})
