@@ -94,7 +94,7 @@ class Engine:
 
     def _write(self, lease: Lease, now: int) -> bool:
         parts = self._parts
-        self._take_over(lease, now)
+        now = self._take_over(lease, now)
         desk = self.desk
         desk.pay()
         self._back()
@@ -112,15 +112,21 @@ class Engine:
             desk.suspects -= suspects
         return more
 
-    def _take_over(self, lease: Lease, now: int) -> None:
-        """On a new term, or when the database was away: a new epoch, so that nothing of the old one still commits."""
+    def _take_over(self, lease: Lease, now: int) -> int:
+        """On a new term, or when the database was away: a new epoch, so that nothing of the old one still commits.
+
+        Returns the time to go on with.
+        """
         desk, parts = self.desk, self._parts
         if lease.term == desk.term and desk.loaded and self._away_since is None:
             self._resume()
-            return
+            return now
         if not desk.instance:
             parts.store.open()
         epoch = parts.store.take_epoch(parts.holder, now)
+        # Others may have gone on while this beat waited or was frozen, and at an older time their plans look as if the
+        # clock had been set back. What they do from here on takes a newer epoch, and the fence keeps this one out.
+        now = parts.clock.now_us()
         unbroken = desk.loaded and epoch == desk.epoch + 1
         if not unbroken:
             self.desk = desk = Desk(reported=desk.reported)
@@ -139,6 +145,7 @@ class Engine:
             self._standing_by = False
             report.writing(parts.store.describe(), parts.gate.describe(), epoch, self.counts())
         self._resume()
+        return now
 
     def counts(self) -> dict[str, int]:
         """How many rows there are, and how many of them run, are disabled, refused or bad."""
