@@ -124,7 +124,7 @@ class Driver:
             traits=self._population.traits,
             messages=self._tap.messages,
             epochs=self._epochs,
-            incidents=self._incidents,
+            incidents=sorted(self._incidents + self._world.incidents(), key=lambda incident: incident.began_us),
             complaints=self._world.complaints(),
             **read_database(self._world.url),
         )
@@ -144,7 +144,8 @@ class Driver:
             self._say(f"{self._now_s():7.1f} s  {fault.kind}: no beat is free")
             return
         target, undo = found
-        self._say(f"{self._now_s():7.1f} s  {fault.kind} ({target}), for {fault.lasts_s:.1f} s")
+        what = f"{fault.kind} ({target}{', ' * bool(fault.point)}{fault.point})"
+        self._say(f"{self._now_s():7.1f} s  {what}, for {fault.lasts_s:.1f} s")
 
         def end() -> None:
             undo()

@@ -26,7 +26,7 @@ def begin(world: World, fault: Fault) -> tuple[str, End] | None:
         if seat is None:
             return None
         seat.busy = True
-        undo = _BEATS[fault.kind](seat)
+        undo = _arm(seat, fault) if fault.point else _BEATS[fault.kind](seat)
 
         def free() -> None:
             undo()
@@ -60,6 +60,12 @@ def _kill(seat: Seat) -> End:
 def _freeze(seat: Seat) -> End:
     seat.process.freeze()
     return seat.process.thaw
+
+
+def _arm(seat: Seat, fault: Fault) -> End:
+    """Its successor dies or freezes at the point that the fault names, when it gets there."""
+    seat.kill()
+    return lambda: seat.start(armed=fault.point)
 
 
 def _end(seat: Seat) -> End:

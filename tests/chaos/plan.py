@@ -20,10 +20,16 @@ class Kind:
     seconds: tuple[float, float] = (0.0, 0.0)
 
 
+ARM = "arm beat"
+"""Kill a beat; the next one in its place kills or freezes itself at a fail point."""
+
+POINTS = ("claimed", "sending", "published", "marked")
+
 BEATS = (
     Kind("kill beat", "beat", 14, (0.0, 3.0)),
     Kind("freeze beat", "beat", 14, (0.5, 5.0)),
     Kind("end beat", "beat", 10, (0.0, 2.0)),
+    Kind(ARM, "beat", 12, (0.0, 1.0)),
 )
 GATE = (
     Kind("flush the gate", "gate", 4),
@@ -55,13 +61,17 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """At `at_s` seconds of the run, for `lasts_s`. `beat`: which one, or WRITER; where that one is busy, the next."""
+    """At `at_s` seconds of the run, for `lasts_s`. `beat`: which one, or WRITER; where that one is busy, the next.
+
+    `point`: of ARM, the fail point.
+    """
 
     at_s: float
     kind: str
     target: str
     lasts_s: float
     beat: int = WRITER
+    point: str = ""
 
 
 def make_plan(seed: int, rounds: int, database: str, beats: int, pause_s: tuple[float, float]) -> Sequence[Fault]:
@@ -83,4 +93,9 @@ def _faults(
         if kind.target != "beat":
             free_at[kind.target] = at_s + lasts_s + 1.0
         beat = rng.choice([WRITER, WRITER, *range(beats)])
-        yield Fault(round(at_s, 3), kind.name, kind.target, round(lasts_s, 3), beat)
+        point = ""
+        if kind.name == ARM:
+            # Messages are passed by often: so deep in that a batch is in the middle.
+            passing = rng.randrange(1, 400 if (name := rng.choice(POINTS)) == "sending" else 12)
+            point = f"{name}:{passing}:{rng.choice(('SIGKILL', 'SIGSTOP'))}"
+        yield Fault(round(at_s, 3), kind.name, kind.target, round(lasts_s, 3), beat, point)

@@ -47,7 +47,13 @@ class Population:
     def daily(self, start_s: int) -> list[Row]:
         """Rows with a list of instants, one or two seconds apart, from `start_s` (seconds since the epoch) on."""
         rows = []
-        for catch_up, overlap in (("once", "allow"), ("skip", "allow"), ("all", "allow"), ("all", "skip")):
+        for catch_up, overlap in (
+            ("once", "allow"),
+            ("skip", "allow"),
+            ("all", "allow"),
+            ("once", "skip"),
+            ("all", "skip"),
+        ):
             step = self.rng.choice((1, 2))
             instants = [start_s + number * step for number in range(INSTANTS)]
             text = ",".join(str(instant % 86_400) for instant in instants)

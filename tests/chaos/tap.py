@@ -12,13 +12,14 @@ from typing import Any
 
 import redis
 from celery import Celery
+from kombu.exceptions import OperationalError
 
 from tests.chaos.evidence import Message
 from tests.servers import Redis
 
 QUEUE = "celery"
 A_LOOK = 500
-AWAY = (redis.exceptions.RedisError, OSError)
+AWAY = (redis.exceptions.RedisError, OperationalError, OSError)
 
 
 class Tap(threading.Thread):

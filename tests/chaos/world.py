@@ -11,10 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
 import sqlalchemy as sa
 
 from celery_qbeat.stores import open_store
+from celery_qbeat.wiring import FAIL_POINT
 from tests.celeryproc import Process, Project
+from tests.chaos.evidence import Incident
 from tests.servers import MariaDB, PostgreSQL, Redis, wait_for
 
 TTL_S = 2.0
@@ -26,20 +29,28 @@ Database = PostgreSQL | MariaDB
 
 
 class Seat:
-    """A place for a beat: one process after the other."""
+    """A place for a beat: one process after the other.
+
+    `armed`: the fail point at which the present one will kill or freeze itself, see `celery_qbeat.wiring.fail_point`.
+    """
 
     def __init__(self, number: int, project: Project) -> None:
         self.number = number
         self.busy = False
         self.down = False
         self.complaints: list[str] = []
+        self.incidents: list[Incident] = []
         self._project = project
         self.start()
 
-    def start(self) -> None:
+    def start(self, armed: str = "") -> None:
+        environment = self._project.environment
+        if armed:
+            environment[FAIL_POINT] = armed
         self.process: Process = self._project.beat()
-        self.down = False
-        self._read = 0
+        environment.pop(FAIL_POINT, None)
+        self.armed, self.down = armed, False
+        self._read = self._stopped_us = 0
 
     def kill(self) -> None:
         self.down = True
@@ -49,21 +60,43 @@ class Seat:
     def end(self) -> None:
         """SIGTERM; it has until `await_end` to go."""
         self.down = True
+        # One that froze itself would not hear the signal.
+        self.process.thaw()
         self.process.terminate()
 
     def await_end(self) -> None:
         code = self.process.wait_exit(60)
         # Before Celery has put up its handlers, the signal ends it as it ends any process.
         started = "beat: Starting" in self.process.output()
-        if code != 0 and (started or code != -signal.SIGTERM):
+        if code != 0 and (started or code != -signal.SIGTERM) and not (self.armed and code == -signal.SIGKILL):
             self.complaints.append(f"{self.process.name} ended with {code} after SIGTERM")
         self._forget()
 
     def look(self) -> None:
-        """It must be alive unless somebody ended it, and must not have met a bug."""
+        """It must be alive unless somebody ended it or it was armed, and must not have met a bug."""
+        self._read_output()
+        if self.armed and not self.busy and not self.down:
+            self._look_at_the_fail_point()
         if not self.down and not self.process.running:
             self.complaints.append(f"{self.process.name} ended by itself:\n{self.process.output()[-3000:]}")
             self.down = True
+
+    def _look_at_the_fail_point(self) -> None:
+        """Replace it when it has killed itself; wake it up when it has been frozen for longer than its lock lasts."""
+        now = now_us()
+        if not self.process.running and self.process.wait_exit() == -signal.SIGKILL:
+            self.incidents.append(Incident(f"dies at {self.armed}", f"beat {self.number}", now, now))
+            self._forget()
+            self.start()
+        elif psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED:
+            self._stopped_us = self._stopped_us or now
+            if now - self._stopped_us > 2 * TTL_S * 1_000_000:
+                self.process.thaw()
+                frozen = f"freezes at {self.armed}"
+                self.incidents.append(Incident(frozen, f"beat {self.number}", self._stopped_us, now))
+                self.armed = ""
+
+    def _read_output(self) -> None:
         with self.process.output_file.open("rb") as output:
             output.seek(self._read)
             new = output.read()
@@ -71,7 +104,7 @@ class Seat:
         self.complaints.extend(f"{self.process.name}: {line}" for line in TROUBLE.findall(new.decode(errors="replace")))
 
     def _forget(self) -> None:
-        self.look()
+        self._read_output()
         # Its pid may soon be another's.
         self._project.processes.remove(self.process)
         self.process.close()
@@ -138,15 +171,23 @@ class World:
         for seat in self.seats:
             seat.look()
 
+    def incidents(self) -> list[Incident]:
+        """What beats did to themselves."""
+        return [incident for seat in self.seats for incident in seat.incidents]
+
     def complaints(self) -> list[str]:
         return [complaint for seat in self.seats for complaint in seat.complaints]
 
     def wait_for(self, condition: Callable[[], Any], deadline: float, what: str) -> None:
         """Wait; the error also tells which beat has died meanwhile."""
-        try:
-            wait_for(condition, deadline, every=0.1, what=what)
-        except AssertionError as late:
+
+        def look_and_ask() -> Any:
             self.look()
+            return condition()
+
+        try:
+            wait_for(look_and_ask, deadline, every=0.1, what=what)
+        except AssertionError as late:
             raise AssertionError("\n".join([str(late), *self.complaints()])) from None
 
     def close(self) -> None:
