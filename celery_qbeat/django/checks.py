@@ -1,2 +1,94 @@
+"""What `manage.py check` says before anybody wonders."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from django.core import checks
+from django.db import connections, router
+from django.db.utils import ConnectionDoesNotExist
+
+from celery_qbeat.django.database import missing_triggers
+from celery_qbeat.errors import SettingsError
+from celery_qbeat.settings import Settings, read_settings
+
+OLDEST_SQLITE = (3, 38, 0)
+
+
 def register() -> None:
-    pass
+    """Make Django run them."""
+    checks.register(check_project, "qbeat")
+    checks.register(check_databases, checks.Tags.database)
+
+
+def check_project(**_: Any) -> list[checks.CheckMessage]:
+    """Celery app, settings, and whether the admin and the beat look at the same database."""
+    from celery_qbeat.django.project import celery_app, find_celery_app
+
+    if find_celery_app() is None:
+        hint = "Make the project's package import it: `from .celery import app` in its __init__.py."
+        return [
+            checks.Warning("No Celery app was made when Django started, so no row may run.", hint=hint, id="qbeat.W001")
+        ]
+    try:
+        settings = read_settings(celery_app().conf)
+    except SettingsError as error:
+        return [checks.Error(str(error), id="qbeat.E001")]
+    return _check_settings(settings)
+
+
+def _check_settings(settings: Settings) -> list[checks.CheckMessage]:
+    from celery_qbeat.django.models import Job
+    from celery_qbeat.django.url import database_url
+
+    found: list[checks.CheckMessage] = []
+    alias, admins = settings.django_database, router.db_for_write(Job)
+    if settings.database_url is not None:
+        hint = "Leave qbeat_database_url out: beats then work in Django's database."
+        text = "qbeat_database_url is set: beats work there, while this admin shows Django's database."
+        return [checks.Warning(text, hint=hint, id="qbeat.W002")]
+    try:
+        database_url(alias)
+    except SettingsError as error:
+        return [checks.Error(str(error), id="qbeat.E002")]
+    if alias != admins:
+        text = f"Beats work in DATABASES[{alias!r}], while this admin shows DATABASES[{admins!r}]."
+        hint = "Add 'celery_qbeat.django.router.Router' to DATABASE_ROUTERS, or set qbeat_django_database."
+        found.append(checks.Error(text, hint=hint, id="qbeat.E003"))
+    return found
+
+
+def check_databases(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
+    """Versions, character set and triggers of those databases that hold our tables."""
+    found: list[checks.CheckMessage] = []
+    for alias in databases or ():
+        try:
+            connection = connections[alias]
+        except ConnectionDoesNotExist:
+            continue
+        if "qbeat_jobs" in connection.introspection.table_names():
+            found.extend(_check_connection(alias, connection))
+    return found
+
+
+def _check_connection(alias: str, connection: Any) -> list[checks.CheckMessage]:
+    name = f"DATABASES[{alias!r}]"
+    found: list[checks.CheckMessage] = []
+    if connection.vendor == "sqlite" and sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        text = f"{name}: SQLite {sqlite3.sqlite_version} is too old; celery_qbeat needs 3.38."
+        found.append(checks.Error(text, id="qbeat.E004"))
+    missing = missing_triggers(connection)
+    if missing:
+        text = f"{name}: edits will not be noticed, because triggers are missing: {', '.join(sorted(missing))}."
+        found.append(checks.Error(text, hint="Run `manage.py migrate`: it makes them anew.", id="qbeat.E005"))
+    if connection.vendor == "mysql":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@character_set_database")
+            charset = cursor.fetchone()[0]
+        if charset != "utf8mb4":
+            text = f"{name}: its character set is {charset}; texts outside of it will be refused."
+            hint = "Convert the database and its qbeat_ tables to utf8mb4."
+            found.append(checks.Warning(text, hint=hint, id="qbeat.W003"))
+    return found

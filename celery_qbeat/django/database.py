@@ -6,6 +6,7 @@ import re
 import uuid
 from typing import Any
 
+from django.apps import apps as registry
 from django.conf import settings
 from django.db import connections
 from django.db.migrations.recorder import MigrationRecorder
@@ -69,11 +70,14 @@ def prepare(connection: Any) -> None:
         _seed(cursor)
 
 
-def after_migrate(using: str, **_: Any) -> None:
+def after_migrate(using: str, apps: Any = registry, **_: Any) -> None:
     """After `migrate` and `flush`: SQLite drops triggers when it rebuilds a table, flush empties all tables."""
     connection = connections[using]
     if connection.vendor in _TRIGGERS and _migrated(connection):
+        from celery_qbeat.django.permissions import make_scope_permissions
+
         prepare(connection)
+        make_scope_permissions(using, apps)
 
 
 def _migrated(connection: Any) -> bool:

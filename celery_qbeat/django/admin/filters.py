@@ -1,0 +1,124 @@
+"""The filters beside the lists. None of them looks at more than an index or a handful of fixed words needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Q
+
+from celery_qbeat.django.models import Worker
+from celery_qbeat.django.times import microseconds, now_us, viewers_zone
+from celery_qbeat.jobs import Verdict
+from celery_qbeat.schedules import KINDS
+
+
+class Choice(admin.SimpleListFilter):
+    """A filter with fixed choices."""
+
+    words: tuple[tuple[str, str], ...] = ()
+
+    def lookups(self, _request: Any, _model_admin: Any) -> Any:
+        return self.words
+
+
+class KindFilter(Choice):
+    title = "kind"
+    parameter_name = "kind"
+    words = tuple((name, name) for name in KINDS)
+
+    def queryset(self, _request: Any, queryset: Any) -> Any:
+        return queryset.filter(schedule_kind=self.value()) if self.value() else queryset
+
+
+class HealthFilter(Choice):
+    """What needs a look."""
+
+    title = "health"
+    parameter_name = "health"
+    words = (("late", "late"), ("problem", "with a problem"), ("failing", "last run failed"), ("never", "never ran"))
+
+    def queryset(self, _request: Any, queryset: Any) -> Any:
+        bad = [Verdict.FAILED, Verdict.LOST, Verdict.UNKNOWN_TASK, Verdict.IN_DOUBT]
+        conditions = {
+            "late": Q(state__late_after_us__lt=now_us()),
+            "problem": Q(state__isnull=False) & ~Q(state__problem=""),
+            "failing": Q(state__last_verdict__in=bad),
+            "never": Q(state__isnull=True) | Q(state__last_run_us__isnull=True),
+        }
+        condition = conditions.get(self.value())
+        return queryset if condition is None else queryset.filter(condition)
+
+
+class LastVerdictFilter(Choice):
+    title = "last verdict"
+    parameter_name = "verdict"
+    words = tuple((verdict.value, verdict.value) for verdict in Verdict)
+
+    def queryset(self, _request: Any, queryset: Any) -> Any:
+        return queryset.filter(state__last_verdict=self.value()) if self.value() else queryset
+
+
+class ScopeFilter(admin.SimpleListFilter):
+    """The worker scopes; hidden where there are none."""
+
+    title = "worker scope"
+    parameter_name = "scope"
+    default = "-"
+
+    def lookups(self, _request: Any, _model_admin: Any) -> list[tuple[str, str]]:
+        names = list(Worker.objects.values_list("name", flat=True)[:100])
+        return [(self.default, "– default –"), *((f"={name}", name) for name in names)] if names else []
+
+    def queryset(self, _request: Any, queryset: Any) -> Any:
+        if self.value() is None:
+            return queryset
+        return queryset.filter(worker="" if self.value() == self.default else self.value().removeprefix("="))
+
+
+class VerdictFilter(Choice):
+    title = "verdict"
+    parameter_name = "verdict"
+    words = LastVerdictFilter.words
+
+    def queryset(self, _request: Any, queryset: Any) -> Any:
+        return queryset.filter(verdict=self.value()) if self.value() else queryset
+
+
+class DayFilter(admin.SimpleListFilter):
+    """The day of the slot in the viewer's zone: a word, or a date in the address (`?day=2026-11-29`)."""
+
+    title = "day"
+    parameter_name = "day"
+
+    def lookups(self, _request: Any, _model_admin: Any) -> list[tuple[str, str]]:
+        return [("today", "today"), ("yesterday", "yesterday"), ("week", "last 7 days")]
+
+    def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:
+        yield from super().choices(changelist)
+        if self.value() and self.value() not in ("today", "yesterday", "week"):
+            yield {"selected": True, "query_string": "?", "display": self.value()}
+
+    def queryset(self, _request: Any, queryset: Any) -> Any:
+        bounds = day_bounds(self.value(), datetime.now(viewers_zone()))
+        return queryset if bounds is None else queryset.filter(slot_us__gte=bounds[0], slot_us__lt=bounds[1])
+
+
+def day_bounds(word: str | None, now: datetime) -> tuple[int, int] | None:
+    """The first microsecond of a day (or seven), and the first after it; None for a word that names no day."""
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
+    first, days = midnight, 1
+    if word == "yesterday":
+        first -= timedelta(days=1)
+    elif word == "week":
+        first, days = midnight - timedelta(days=6), 7
+    elif word != "today":
+        try:
+            first = datetime.strptime(word or "", "%Y-%m-%d")  # noqa: DTZ007 - the zone is added below
+        except ValueError:
+            return None
+    ends = (first, first + timedelta(days=days))
+    start, end = (microseconds(wall.replace(tzinfo=now.tzinfo)) for wall in ends)
+    return start, end

@@ -1,0 +1,110 @@
+"""What can be done with many jobs at once. No slot moves by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
+from django.db import models, router, transaction
+
+from celery_qbeat.django.models import Job, Leader, Request
+from celery_qbeat.django.permissions import narrowed, scopes_of
+from celery_qbeat.django.project import celery_app
+from celery_qbeat.django.status import writer_alive
+from celery_qbeat.django.times import now_us
+from celery_qbeat.privileges import TRUSTED
+from celery_qbeat.settings import read_settings
+
+MOST_COPIES = 100
+PART = 500
+
+
+class JobActions:
+    """A mixin of JobAdmin."""
+
+    actions = ("enable", "disable", "run_now", "duplicate")
+
+    @admin.action(description="Enable selected jobs", permissions=["change"])
+    def enable(self, request: Any, queryset: Any) -> None:
+        self._switch(request, queryset, True)
+
+    @admin.action(description="Disable selected jobs", permissions=["change"])
+    def disable(self, request: Any, queryset: Any) -> None:
+        self._switch(request, queryset, False)
+
+    @admin.action(description="Run selected jobs now", permissions=["run_now"])
+    def run_now(self, request: Any, queryset: Any) -> None:
+        self.ask_for_runs(request, queryset)
+
+    @admin.action(description="Duplicate selected jobs (as disabled)", permissions=["add"])
+    def duplicate(self, request: Any, queryset: Any) -> None:
+        jobs = list(narrowed(_plain(queryset), scopes_of(request.user, "add"))[:MOST_COPIES])
+        copies = [job for job in jobs if (job.pk, job.fn) not in TRUSTED]
+        wanted = [name for job in copies for name in _names(job.pk)]
+        taken = set(Job.objects.filter(pk__in=wanted).values_list("pk", flat=True))
+        for job in copies:
+            job.pk = next(name for name in _names(job.pk) if name not in taken)
+            job.enabled = False
+            taken.add(job.pk)
+        Job.objects.bulk_create(copies)
+        self._log(request, [job.pk for job in copies], ADDITION, "Duplicated.")
+        done = "1 job duplicated; the copy is" if len(copies) == 1 else f"{len(copies)} jobs duplicated; the copies are"
+        self._told(request, f"{done} disabled.", queryset.count() - len(copies))
+
+    def ask_for_runs(self, request: Any, jobs: Any) -> None:
+        """Ask the beat for a run of each of these jobs."""
+        now, who = now_us(), request.user.get_username()
+        names = list(_plain(jobs).values_list("pk", flat=True))
+        asked = [Request(job_id=name, asked_us=now, asked_by=who) for name in names]
+        Request.objects.bulk_create(asked, batch_size=PART)
+        self._log(request, names, CHANGE, "Asked for a run now.")
+        word = "1 run" if len(names) == 1 else f"{len(names):,} runs"
+        alive, _ = writer_alive(Leader.objects.filter(pk=1).first(), read_settings(celery_app().conf), now)
+        if alive:
+            self._tell(request, f"Asked for {word}. The beat sends within about a second.", messages.SUCCESS)
+        else:
+            self._tell(request, f"Asked for {word}, but no beat is running: it waits for one.", messages.WARNING)
+
+    def _switch(self, request: Any, queryset: Any, enabled: bool) -> None:
+        chosen = queryset.count()
+        mine = narrowed(_plain(queryset), scopes_of(request.user, "change"))
+        left = chosen - mine.count()
+        names = list(mine.exclude(enabled=enabled).values_list("pk", flat=True))
+        word = "enabled" if enabled else "disabled"
+        with transaction.atomic(using=router.db_for_write(Job)):
+            for part in _parts(names):
+                Job.objects.filter(pk__in=part).update(enabled=enabled)
+        self._log(request, names, CHANGE, f"{word.capitalize()}.")
+        self._told(request, f"{len(names):,} {'job' if len(names) == 1 else 'jobs'} {word}.", left)
+
+    def _told(self, request: Any, done: str, left: int) -> None:
+        self._tell(request, done, messages.SUCCESS)
+        if left:
+            words = f"{left:,} of the selected jobs were left as they are: they are not yours to change."
+            self._tell(request, words, messages.WARNING)
+
+    def _tell(self, request: Any, text: str, level: int) -> None:
+        self.message_user(request, text, level)  # type: ignore[attr-defined]
+
+    def _log(self, request: Any, names: Sequence[str], flag: int, text: str) -> None:
+        for part in _parts(names):
+            LogEntry.objects.log_actions(request.user.pk, Job.objects.filter(pk__in=part), flag, text)
+
+
+def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Databases take only so many parameters in a statement."""
+    for start in range(0, len(names), PART):
+        yield names[start : start + PART]
+
+
+def _plain(queryset: Any) -> models.QuerySet:
+    """The same rows without the joined state."""
+    return queryset.select_related(None)
+
+
+def _names(name: str) -> list[str]:
+    """Names for a copy, the nicest first."""
+    ends = ["copy", *(f"copy{number}" for number in range(2, 50))]
+    return [f"{name[: 190 - len(end)]}.{end}" for end in ends]

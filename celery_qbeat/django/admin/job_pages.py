@@ -1,0 +1,141 @@
+"""The pages around the jobs: preview, forecast, status, and the button that runs one now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.template.loader import render_to_string
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.decorators import method_decorator
+from django.views.decorators.clickjacking import xframe_options_sameorigin
+from django.views.decorators.http import require_POST
+
+from celery_qbeat.django.forecast import forecast
+from celery_qbeat.django.models import Job, Worker
+from celery_qbeat.django.panel import machine_state
+from celery_qbeat.django.permissions import narrowed
+from celery_qbeat.django.pictures import heatmap
+from celery_qbeat.django.preview import COLUMNS, Before, Preview, preview
+from celery_qbeat.django.project import read_project
+from celery_qbeat.django.status import status
+from celery_qbeat.django.times import now_us, viewers_zone
+from celery_qbeat.errors import ScheduleError
+from celery_qbeat.schedules.zones import zone_named
+
+
+class JobPages:
+    """A mixin of JobAdmin."""
+
+    def get_urls(self) -> list[Any]:
+        site: Any = self.admin_site  # type: ignore[attr-defined]
+        pages = [
+            path("preview/", site.admin_view(self.preview_view), name="qbeat_preview"),
+            path("forecast/", site.admin_view(self.forecast_view), name="qbeat_forecast"),
+            path("status/", site.admin_view(self.status_view), name="qbeat_status"),
+            path("<path:object_id>/run-now/", site.admin_view(self.run_now_view), name="qbeat_run_now"),
+        ]
+        return [*pages, *super().get_urls()]  # type: ignore[misc]
+
+    # Preview.
+
+    @method_decorator(require_POST)
+    @method_decorator(xframe_options_sameorigin)
+    def preview_view(self, request: HttpRequest) -> HttpResponse:
+        """What the schedule in the posted form would do: JSON for a script, a small page for a button."""
+        me: Any = self
+        if not (me.has_change_permission(request) or me.has_add_permission(request)):
+            raise PermissionDenied
+        shown = self._preview_of(request)
+        words = {"preview": shown}
+        if request.headers.get("accept", "").startswith("application/json"):
+            html = render_to_string("admin/qbeat/job/firings.html", words, request)
+            return JsonResponse({**asdict(shown), "html": html})
+        return TemplateResponse(request, "admin/qbeat/job/preview.html", words)
+
+    def _preview_of(self, request: HttpRequest) -> Preview:
+        me: Any = self
+        job = None
+        before = None
+        if request.POST.get("qbeat_object_id"):
+            job = me.get_queryset(request).filter(pk=request.POST["qbeat_object_id"]).first()
+        if job is not None:
+            before = Before({name: getattr(job, name) for name in COLUMNS}, machine_state(job))
+        form = me.get_form(request, job, change=job is not None)(request.POST, instance=job)
+        form.full_clean()
+        columns = form.schedule_columns()
+        if columns is None:
+            for name in COLUMNS:
+                if name in form.errors:
+                    return Preview(problem=f"{form.fields[name].label}: {' '.join(form.errors[name])}", field=name)
+            raise PermissionDenied
+        return preview(columns, form.project.rules, now_us(), before)
+
+    # Forecast and status.
+
+    def forecast_view(self, request: HttpRequest) -> HttpResponse:
+        """The coming week."""
+        jobs = self._visible_jobs(request)
+        zone = _zone_of(request)
+        running = jobs.filter(enabled=True).exclude(worker__in=Worker.objects.filter(enabled=False).values("pk"))
+        found = forecast(running, read_project().rules, zone, now_us())
+        extra = {
+            "forecast": found,
+            "picture": heatmap(found.days, found.counts, found.peak_cells),
+            "zone": str(zone),
+            "title": "Forecast",
+        }
+        return self._page(request, "admin/qbeat/forecast.html", extra)
+
+    def status_view(self, request: HttpRequest) -> HttpResponse:
+        """Who dispatches, and what is wrong."""
+        jobs = self._visible_jobs(request)
+        now = now_us()
+        found = status(jobs, read_project().settings, now)
+        return self._page(request, "admin/qbeat/status.html", {"status": found, "now": now, "title": "Status"})
+
+    def _visible_jobs(self, request: HttpRequest) -> Any:
+        me: Any = self
+        if not me.has_view_permission(request):
+            raise PermissionDenied
+        return narrowed(Job.objects.all(), me.visible(request))
+
+    def _page(self, request: HttpRequest, template: str, extra: Mapping[str, Any]) -> HttpResponse:
+        site: Any = self.admin_site  # type: ignore[attr-defined]
+        context = {**site.each_context(request), "opts": Job._meta, "site_name": site.name, **extra}
+        request.current_app = site.name
+        return TemplateResponse(request, template, context)
+
+    # Run now.
+
+    @method_decorator(require_POST)
+    def run_now_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask for a run of one job, and go back to its page."""
+        me: Any = self
+        name = unquote(object_id)
+        jobs = me.get_queryset(request).filter(pk=name)
+        job = jobs.first()
+        if job is None:
+            raise Http404(f"there is no job {name!r}")
+        if not me.has_run_now_permission(request, job):
+            raise PermissionDenied
+        me.ask_for_runs(request, jobs)
+        return HttpResponseRedirect(reverse(f"{me.admin_site.name}:qbeat_job_change", args=[quote(name)]))
+
+
+def _zone_of(request: HttpRequest) -> Any:
+    """The zone in the address (`?zone=Europe/Berlin`), else the viewer's."""
+    name = request.GET.get("zone")
+    if name:
+        try:
+            zone_named(name)
+            return ZoneInfo(name)
+        except (ScheduleError, ValueError, KeyError):
+            return viewers_zone()
+    return viewers_zone()

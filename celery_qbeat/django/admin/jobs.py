@@ -1,0 +1,138 @@
+"""The admin of jobs: list, form, actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.utils.html import format_html
+from django.utils.safestring import mark_safe
+from django.utils.text import Truncator
+
+from celery_qbeat.django.admin.access import ScopedAccess
+from celery_qbeat.django.admin.filters import HealthFilter, KindFilter, LastVerdictFilter, ScopeFilter
+from celery_qbeat.django.admin.job_actions import JobActions
+from celery_qbeat.django.admin.job_pages import JobPages
+from celery_qbeat.django.admin.runs import runs_address
+from celery_qbeat.django.forms import JobForm
+from celery_qbeat.django.models import Job
+from celery_qbeat.django.panel import panel
+from celery_qbeat.django.project import read_project
+from celery_qbeat.django.times import cell, now_us
+from celery_qbeat.django.verdicts import badge
+
+LATE = mark_safe('<span class="qb-badge qb-bad" title="no run succeeded for two periods">! late</span> ')
+
+
+@admin.register(Job)
+class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
+    """A row is the interface: whatever is saved here, a running beat takes in within about a second."""
+
+    form = JobForm
+    change_list_template = "admin/qbeat/job/change_list.html"
+    change_form_template = "admin/qbeat/job/change_form.html"
+    list_display = ("id", "on", "task", "plan", "next_run", "last_run", "last_verdict", "health")
+    list_filter = (HealthFilter, "enabled", KindFilter, LastVerdictFilter, ScopeFilter)
+    search_fields = ("id", "fn", "description")
+    search_help_text = "Part of an id, a task or a description."
+    show_full_result_count = False
+    list_per_page = 100
+    list_max_show_all = 500
+    save_on_top = False
+    fieldsets = (
+        (None, {"fields": ("id", "fn", "worker", "enabled", "description")}),
+        ("Schedule", {"fields": ("schedule_kind", "schedule", "timezone")}),
+        (
+            "Days and limits",
+            {"fields": ("days_only", "days_skip", "dates_skip", ("start_us", "end_us")), "classes": ("qb-days",)},
+        ),
+        ("Arguments", {"fields": ("args", "kwargs")}),
+        ("Delivery", {"fields": ("queue", "priority", "expires_seconds"), "classes": ("collapse",)}),
+        (
+            "When it runs late, long or twice",
+            {
+                "fields": ("overlap", "max_run_seconds", "catch_up", "grace_seconds", "on_doubt"),
+                "classes": ("collapse",),
+            },
+        ),
+    )
+
+    class Media:
+        css = {"all": ("qbeat/qbeat.css",)}
+        js = ("qbeat/preview.js",)
+
+    def get_readonly_fields(self, _request: Any, obj: Any = None) -> tuple[str, ...]:
+        return ("id",) if obj else ()
+
+    def get_form(self, request: Any, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+        form.scopes, form.may_choose_scope = self.choices_of(request, obj)
+        return form
+
+    def get_changeform_initial_data(self, request: Any) -> dict[str, Any]:
+        scopes, _ = self.choices_of(request)
+        initial: dict[str, Any] = super().get_changeform_initial_data(request)
+        return {"worker": "" if scopes is None or "" in scopes else min(scopes, default="")} | initial
+
+    def save_model(self, request: Any, obj: Any, form: Any, change: bool) -> None:
+        """Only the columns that were changed are written."""
+        names = [name for name in form.changed_data if name in form._meta.fields]
+        if not change:
+            obj.save(force_insert=True)
+        elif names:
+            obj.save(update_fields=names)
+        if form.reading is not None and form.reading.problem:
+            self.message_user(request, f"Saved, but {form.reading.problem}.", messages.WARNING)
+
+    def render_change_form(self, request: Any, context: Any, *args: Any, **kwargs: Any) -> Any:
+        job = kwargs.get("obj")
+        context |= {"site_name": self.admin_site.name}
+        if job is not None:
+            now = now_us()
+            context |= {
+                "panel": panel(job, read_project(), now),
+                "now": now,
+                "runs_address": runs_address(self.admin_site, job_id=job.pk),
+                "may_run_now": self.has_run_now_permission(request, job),
+            }
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    # Columns.
+
+    @admin.display(description="on", boolean=True, ordering="enabled")
+    def on(self, job: Any) -> bool:
+        return bool(job.enabled)
+
+    @admin.display(description="task", ordering="fn")
+    def task(self, job: Any) -> Any:
+        scope = format_html('<br><span class="qb-quiet">in {}</span>', job.worker) if job.worker else ""
+        return format_html("{}{}", job.fn, scope)
+
+    @admin.display(description="schedule", ordering="schedule_kind")
+    def plan(self, job: Any) -> Any:
+        zone = "" if job.schedule_kind in ("interval", "every") else job.timezone
+        text = Truncator(job.schedule).chars(40)
+        return format_html('{} <b>{}</b><br><span class="qb-quiet">{}</span>', job.schedule_kind, text, zone)
+
+    @admin.display(description="next run", ordering="state__next_run_us")
+    def next_run(self, job: Any) -> Any:
+        state = getattr(job, "state", None)
+        return cell(state.next_run_us, now_us()) if state and job.enabled else "–"
+
+    @admin.display(description="last run", ordering="state__last_run_us")
+    def last_run(self, job: Any) -> Any:
+        state = getattr(job, "state", None)
+        return cell(state.last_run_us, now_us()) if state else "–"
+
+    @admin.display(description="last verdict", ordering="state__last_verdict")
+    def last_verdict(self, job: Any) -> Any:
+        state = getattr(job, "state", None)
+        return badge(state.last_verdict) if state else "–"
+
+    @admin.display(description="late / problem", ordering="state__late_after_us")
+    def health(self, job: Any) -> Any:
+        state = getattr(job, "state", None)
+        late = bool(state and job.enabled and state.late_after_us is not None and state.late_after_us < now_us())
+        problem = state.problem if state else ""
+        words = format_html('<span class="qb-problem" title="{}">{}</span>', problem, Truncator(problem).chars(90))
+        return format_html("{}{}", LATE if late else "", words if problem else "") if late or problem else "–"

@@ -1,0 +1,252 @@
+"""The coming week, hour by hour, and the minutes in which most jobs collide.
+
+Jobs with the same schedule are counted together by the database, so that 100,000 jobs cost what their schedules cost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, tzinfo
+from itertools import pairwise
+from typing import Any
+
+from django.db.models import Count
+
+from celery_qbeat.django.preview import COLUMNS
+from celery_qbeat.django.times import HOUR, MINUTE, clock, microseconds, moment
+from celery_qbeat.errors import ScheduleError
+from celery_qbeat.jobs import RowRules
+from celery_qbeat.schedules import Interval, Schedule, parse
+
+DAYS = 7
+MOST_GROUPS = 500
+"""Schedules beyond so many different ones, those with the fewest jobs, are left out, and the page says so."""
+
+MOST_INTERVALS = 2_000
+SPARSE = 400
+"""A schedule with more firings a week is counted by the hour instead of one by one."""
+
+PEAKS, NAMES = 5, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """A minute in which several jobs start, on one or more days: how many runs, and the names of some of the jobs."""
+
+    minutes: tuple[int, ...]
+    when: str
+    runs: int
+    names: tuple[str, ...]
+
+    @property
+    def more(self) -> int:
+        return max(0, self.runs - len(self.names))
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """`counts[day][hour]` is None for an hour that is over, or that the day does not have."""
+
+    days: tuple[str, ...]
+    counts: tuple[tuple[int | None, ...], ...]
+    peaks: tuple[Peak, ...]
+    peak_cells: frozenset[tuple[int, int]]
+    total: int
+    jobs: int
+    left_out: int
+    unreadable: int
+
+
+@dataclass(slots=True)
+class _Group:
+    """Jobs with one schedule."""
+
+    columns: Mapping[str, Any]
+    jobs: int
+    schedule: Schedule
+
+    def bounds(self, first: int, last: int) -> tuple[int, int]:
+        """The part of [first, last) in which the jobs may run."""
+        start, end = self.columns["start_us"], self.columns["end_us"]
+        return max(first, start or first), last if end is None else min(last, end + 1)
+
+    def slots(self, first: int, last: int) -> Iterator[int]:
+        first, last = self.bounds(first, last)
+        slot = self.schedule.next_after(first - 1)
+        while slot is not None and slot < last:
+            yield slot
+            slot = self.schedule.next_after(slot)
+
+    def count(self, first: int, last: int) -> int:
+        """How many slots lie in [first, last)."""
+        first, last = self.bounds(first, last)
+        return self.schedule.count(first - 1, last - 1) if first < last else 0
+
+
+@dataclass(slots=True)
+class _Week:
+    """The hours of a week in a zone: when each starts and ends, and what falls into it."""
+
+    days: list[datetime]
+    hours: list[tuple[int, int, int, int]]
+    runs: Counter[tuple[int, int]] = field(default_factory=Counter)
+    minutes: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def first(self) -> int:
+        return self.hours[0][0]
+
+    @property
+    def last(self) -> int:
+        return self.hours[-1][1]
+
+    def add(self, slots: Iterable[int], jobs: int) -> None:
+        """Slots of this week in ascending order, each for so many jobs."""
+        hours = iter(self.hours)
+        hour = next(hours)
+        for slot in slots:
+            while hour[1] <= slot:
+                hour = next(hours)
+            self.runs[hour[2], hour[3]] += jobs
+            self.minutes[slot - slot % MINUTE] += jobs
+
+    def table(self) -> tuple[tuple[int | None, ...], ...]:
+        """The runs by day and hour; None where the week has no such hour."""
+        there = {(day, hour) for _, _, day, hour in self.hours}
+        return tuple(
+            tuple(self.runs[day, hour] if (day, hour) in there else None for hour in range(24)) for day in range(DAYS)
+        )
+
+
+def forecast(jobs: Any, rules: RowRules, zone: tzinfo, now: int) -> Forecast:
+    """What the enabled ones of a queryset of jobs will do in the seven days of `zone` that begin today."""
+    week = _week(zone, now)
+    rows = list(jobs.order_by().values(*COLUMNS).annotate(n=Count("pk")).order_by("-n", *COLUMNS)[:MOST_GROUPS])
+    groups, unreadable = _groups(rows, rules)
+    intervals = [group for group in groups if group.schedule.relative]
+    absolute = [group for group in groups if not group.schedule.relative]
+    for group in intervals:
+        _count_interval(week, group, jobs)
+    dense = [group for group in absolute if not _count_group(week, group)]
+    peaks = _peaks(week, absolute, dense, jobs, zone)
+    marked = {minute for peak in peaks for minute in peak.minutes}
+    total = jobs.count()
+    return Forecast(
+        days=tuple(day.strftime("%a %d %b") for day in week.days),
+        counts=week.table(),
+        peaks=peaks,
+        peak_cells=frozenset(
+            (day, hour) for start, end, day, hour in week.hours if any(start <= minute < end for minute in marked)
+        ),
+        total=sum(week.runs.values()),
+        jobs=total,
+        left_out=total - sum(row["n"] for row in rows),
+        unreadable=unreadable,
+    )
+
+
+def _week(zone: tzinfo, now: int) -> _Week:
+    """Hours that are over, and those that a change of the clocks leaves out, are not there."""
+    found = moment(now, zone)
+    if found is None:
+        raise ValueError(f"{now} is no time that a calendar has")
+    midnight = found.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
+    walls = [midnight + timedelta(hours=number) for number in range(DAYS * 24 + 1)]
+    instants = [microseconds(wall.replace(tzinfo=zone)) for wall in walls]
+    hours = [
+        (max(start, now), end, number // 24, number % 24)
+        for number, (start, end) in enumerate(pairwise(instants))
+        if end > max(start, now)
+    ]
+    return _Week([midnight + timedelta(days=day) for day in range(DAYS)], hours)
+
+
+def _groups(rows: Sequence[Mapping[str, Any]], rules: RowRules) -> tuple[list[_Group], int]:
+    groups, unreadable = [], 0
+    for row in rows:
+        texts = {name: row[name] for name in COLUMNS[2:6]}
+        try:
+            if row["schedule_kind"] == "cron" and not rules.cron:
+                continue
+            schedule = parse(row["schedule_kind"], row["schedule"], **texts, min_interval_us=rules.min_interval_us)
+        except ScheduleError:
+            unreadable += row["n"]
+            continue
+        groups.append(_Group(row, row["n"], schedule))
+    return groups, unreadable
+
+
+def _count_group(week: _Week, group: _Group) -> bool:
+    """Whether its slots could be taken one by one; else the hours are counted, and the minutes are not."""
+    if group.count(week.first, week.last) <= SPARSE:
+        week.add(group.slots(week.first, week.last), group.jobs)
+        return True
+    for start, end, day, hour in week.hours:
+        week.runs[day, hour] += group.jobs * group.count(start, end)
+    return False
+
+
+def _count_interval(week: _Week, group: _Group, jobs: Any) -> None:
+    """A short interval is spread over the hours; a long one starts from where each job stands."""
+    if isinstance(group.schedule, Interval) and group.schedule.period_us < HOUR:
+        for start, end, day, hour in week.hours:
+            first, last = group.bounds(start, end)
+            if first < last and group.schedule.first(first) == first:
+                week.runs[day, hour] += round(group.jobs * (last - first) / group.schedule.period_us)
+        return
+    alike = jobs.filter(**_same(group.columns))
+    for planned in alike.values_list("state__next_run_us", flat=True)[:MOST_INTERVALS]:
+        week.add(_stepped(group, max(planned or week.first, week.first), week.last), 1)
+
+
+def _stepped(group: _Group, slot: int | None, last: int) -> Iterator[int]:
+    _, last = group.bounds(0, last)
+    while slot is not None and slot < last:
+        yield slot
+        slot = group.schedule.next_after(slot)
+
+
+def _same(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The filter that finds the jobs with these schedule columns."""
+    return {
+        f"{name}__isnull" if columns[name] is None else name: True if columns[name] is None else columns[name]
+        for name in COLUMNS
+    }
+
+
+def _peaks(week: _Week, groups: Sequence[_Group], dense: Sequence[_Group], jobs: Any, zone: tzinfo) -> tuple[Peak, ...]:
+    """The busiest minutes; those that only dense schedules share are looked for in the next hour."""
+    soon = week.first - week.first % MINUTE
+    candidates = {minute for minute, _ in week.minutes.most_common(100)}
+    candidates |= {soon + step * MINUTE for step in range(1, 61)}
+    runs = {
+        minute: week.minutes[minute] + sum(group.jobs * group.count(minute, minute + MINUTE) for group in dense)
+        for minute in candidates
+    }
+    alike: dict[tuple[int, str], list[int]] = {}
+    for minute in sorted(runs, key=lambda minute: (-runs[minute], minute)):
+        if runs[minute] > 1:
+            alike.setdefault((runs[minute], clock(minute, zone)[11:16]), []).append(minute)
+    return tuple(
+        Peak(tuple(minutes), _when(minutes, zone), count, _names(groups, minutes[0], jobs))
+        for (count, _), minutes in list(alike.items())[:PEAKS]
+    )
+
+
+def _when(minutes: Sequence[int], zone: tzinfo) -> str:
+    first = moment(minutes[0], zone)
+    name = "" if first is None else first.strftime("%a %d %b, %H:%M")
+    return name if len(minutes) == 1 else f"{name[-5:]} on {len(minutes)} days"
+
+
+def _names(groups: Sequence[_Group], minute: int, jobs: Any) -> tuple[str, ...]:
+    names: list[str] = []
+    for group in groups:
+        if len(names) >= NAMES:
+            break
+        if group.count(minute, minute + MINUTE):
+            alike = jobs.filter(**_same(group.columns)).order_by("pk")
+            names.extend(alike.values_list("pk", flat=True)[: NAMES - len(names)])
+    return tuple(names)

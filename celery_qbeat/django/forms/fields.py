@@ -1,0 +1,130 @@
+"""Form fields for columns that are no fun to type: weekdays, dates, instants, JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from celery_qbeat.django.forms.widgets import Boxes, JsonText, LocalTime
+from celery_qbeat.errors import ScheduleError
+from celery_qbeat.schedules import parse_dates, parse_days
+
+WEEKDAYS = (
+    ("1", "Mon"),
+    ("2", "Tue"),
+    ("3", "Wed"),
+    ("4", "Thu"),
+    ("5", "Fri"),
+    ("6", "Sat"),
+    ("0", "Sun"),
+)
+
+
+class WeekdaysField(forms.MultipleChoiceField):
+    """Seven boxes for a column like `1,2,3` or `mon-fri`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(choices=WEEKDAYS, widget=Boxes, required=False, **options)
+
+    def prepare_value(self, value: Any) -> Any:
+        """The boxes of a row's text; none for a text that is no list of weekdays (the row's problem names it)."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return [str(day) for day in sorted(parse_days(value))]
+        except ScheduleError:
+            return []
+
+    def clean(self, value: Any) -> str:
+        return ",".join(sorted(super().clean(value)))
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return set(self.prepare_value(initial) or ()) != set(data or ())
+
+
+class DatesField(forms.CharField):
+    """One date a line, or with commas; the column has commas."""
+
+    def __init__(self, **options: Any) -> None:
+        widget = forms.Textarea(attrs={"rows": 4, "cols": 24, "class": "qb-dates", "placeholder": "2026-12-25"})
+        super().__init__(required=False, widget=widget, **options)
+
+    def prepare_value(self, value: Any) -> Any:
+        return value.replace(" ", "").replace(",", "\n") if isinstance(value, str) else value
+
+    def clean(self, value: Any) -> str:
+        words = super().clean(value).replace(",", " ").split()
+        text = ",".join(words)
+        try:
+            parse_dates(text)
+        except ScheduleError as error:
+            raise ValidationError(str(error)) from None
+        return text
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return str(initial or "").replace(",", " ").split() != str(data or "").replace(",", " ").split()
+
+
+class LocalTimeField(forms.CharField):
+    """A wall-clock time in the row's zone, as text; the form knows the zone and makes an instant of it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(required=False, widget=LocalTime, **options)
+
+
+class JsonField(forms.CharField):
+    """JSON whose errors point at line and column."""
+
+    def __init__(self, kind: type, example: str, **options: Any) -> None:
+        super().__init__(required=False, widget=JsonText, **options)
+        self.kind = kind
+        self.example = example
+
+    def prepare_value(self, value: Any) -> Any:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=None)
+
+    def clean(self, value: Any) -> Any:
+        text = super().clean(value)
+        if not text.strip():
+            return self.kind()
+        try:
+            found = json.loads(text, parse_constant=_no_number)
+        except json.JSONDecodeError as error:
+            raise ValidationError(_pointed_at(text, error)) from None
+        except RecursionError:
+            raise ValidationError(f"This is nested too deeply; write it like {self.example}.") from None
+        except ValueError as error:
+            raise ValidationError(f"{error}; write it like {self.example}.") from None
+        if not isinstance(found, self.kind):
+            name = "list" if self.kind is list else "object"
+            raise ValidationError(f"This is JSON, but not a JSON {name}; write it like {self.example}.")
+        return found
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        try:
+            return bool(self.clean(data) != initial)
+        except ValidationError:
+            return True
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _pointed_at(text: str, error: json.JSONDecodeError) -> SafeString:
+    line = text.splitlines()[error.lineno - 1] if error.lineno <= len(text.splitlines()) else ""
+    start = max(0, error.colno - 31)
+    shown = line[start : error.colno + 30]
+    return format_html(
+        'Line {}, column {}: {}.<code class="qb-pointer">{}<br>{}▲</code>',
+        error.lineno,
+        error.colno,
+        error.msg,
+        shown,
+        " " * (error.colno - 1 - start),
+    )

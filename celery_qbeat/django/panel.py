@@ -1,0 +1,106 @@
+"""What a job's page shows above its form: how it stands, its last runs as a picture, how often it succeeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from django.db.models import Count
+from django.utils.safestring import SafeString
+
+from celery_qbeat.django.models import Run
+from celery_qbeat.django.models.people import row_of
+from celery_qbeat.django.pictures import Bar, timeline
+from celery_qbeat.django.preview import slots_of
+from celery_qbeat.django.project import Project
+from celery_qbeat.django.times import DAY
+from celery_qbeat.jobs import IN_FLIGHT, State, Verdict, read_row
+
+RUNS_DRAWN, NEXT_DRAWN, DAYS_COUNTED = 30, 8, 7
+
+_ENDED = (Verdict.SUCCEEDED, Verdict.FAILED, Verdict.LOST, Verdict.UNKNOWN_TASK, Verdict.IN_DOUBT)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """`rate`: per cent of the ended runs of the last seven days that succeeded; None when none ended."""
+
+    picture: SafeString
+    state: Any
+    problem: str
+    late: bool
+    paused: str
+    rate: float | None
+    ended: int
+    flying: int
+
+
+def panel(job: Any, project: Project, now: int) -> Panel:
+    """Everything for one job; a bounded number of queries, each on an index."""
+    state = getattr(job, "state", None)
+    reading = read_row(row_of(job), project.rules, project.scopes)
+    planned: Iterable[int] = ()
+    refusal = ""
+    if reading.job is not None:
+        refusal = project.privileges.refusal(reading.job)
+        planned = islice(slots_of(reading.job, machine_state(job), now), NEXT_DRAWN)
+    counts = verdicts_since(job.pk, now - DAYS_COUNTED * DAY)
+    ended = sum(counts.get(verdict, 0) for verdict in _ENDED)
+    paused = paused_by(job, project)
+    return Panel(
+        picture=timeline(_bars(job.pk, now), () if paused else tuple(planned), now),
+        state=state,
+        problem=reading.problem or refusal or (state.problem if state else ""),
+        late=bool(state and state.late_after_us is not None and state.late_after_us < now),
+        paused=paused,
+        rate=100 * counts.get(Verdict.SUCCEEDED, 0) / ended if ended else None,
+        ended=ended,
+        flying=Run.objects.filter(job_id=job.pk, verdict__in=IN_FLIGHT).count(),
+    )
+
+
+def paused_by(job: Any, project: Project) -> str:
+    """Why an otherwise good job does not run; empty when it does."""
+    scope = project.scopes.get(job.worker)
+    if not job.enabled:
+        return "It is disabled."
+    return f"Its worker scope {scope.name!r} is disabled." if scope is not None and not scope.enabled else ""
+
+
+def machine_state(job: Any) -> State | None:
+    """The job's row of `qbeat_state` as the planner knows it."""
+    state = getattr(job, "state", None)
+    if state is None:
+        return None
+    return State(
+        job.pk,
+        first_seen_us=state.first_seen_us,
+        next_run_us=state.next_run_us,
+        last_run_us=state.last_run_us,
+        last_slot_us=state.last_slot_us,
+        last_succeeded_us=state.last_succeeded_us,
+        late_after_us=state.late_after_us,
+        plan_key=state.plan_key,
+        problem=state.problem,
+    )
+
+
+def verdicts_since(job_id: str, since_us: int) -> dict[str, int]:
+    """How many runs of a job have which verdict."""
+    runs = Run.objects.filter(job_id=job_id, slot_us__gte=since_us).order_by()
+    return dict(runs.values_list("verdict").annotate(n=Count("id")))
+
+
+def _bars(job_id: str, now: int) -> list[Bar]:
+    last = list(Run.objects.filter(job_id=job_id).order_by("-slot_us")[:RUNS_DRAWN])
+    return [Bar(run.slot_us, run.verdict, duration(run, now), run.late_us, run.detail[:200]) for run in reversed(last)]
+
+
+def duration(run: Any, now: int | None = None) -> int | None:
+    """From sending to its end; so far, for a run in flight, when `now` is given; None for one that never ran."""
+    if run.sent_us is None:
+        return None
+    end = run.finished_us if run.finished_us is not None else now if run.verdict in IN_FLIGHT else None
+    return None if end is None else max(0, end - run.sent_us)

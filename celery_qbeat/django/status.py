@@ -1,0 +1,99 @@
+"""Who dispatches, who stands by, and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Count, Q, TextField
+from django.db.models.functions import Cast
+
+from celery_qbeat.clock import SystemClock
+from celery_qbeat.django.models import Batch, Leader, Request, Run, State
+from celery_qbeat.errors import QbeatError
+from celery_qbeat.gates import RedisGate
+from celery_qbeat.gates.redis import Beat
+from celery_qbeat.jobs import CODE_PREFIX, Verdict
+from celery_qbeat.settings import Settings
+from celery_qbeat.wiring import build_gate
+
+SHOWN = 20
+QUIET_S = 15
+"""A writer that was not seen for so long (and three of its polls) is reported as silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`gate_problem`: why the beats in Redis could not be listed. `late`, `troubled`: jobs, the first few of them."""
+
+    leader: Any
+    alive: bool
+    silent_us: int
+    standalone: bool
+    beats: Sequence[Beat]
+    gate_problem: str
+    late: Sequence[Any]
+    late_count: int
+    troubled: Sequence[Any]
+    trouble_count: int
+    open_batches: Sequence[Any]
+    waiting: int
+    claimed: int
+    sent: int
+    code_jobs: Sequence[Any]
+    jobs: int
+
+
+def status(jobs: Any, settings: Settings, now: int) -> Status:
+    """How things stand; `jobs` are those that the viewer may see."""
+    leader = Leader.objects.filter(pk=1).first()
+    alive, silent = writer_alive(leader, settings, now)
+    beats, problem = _beats(settings)
+    late = jobs.filter(enabled=True, state__late_after_us__lt=now)
+    troubled = jobs.exclude(state__problem="").filter(state__isnull=False)
+    flying = Run.objects.filter(lease_until_us__isnull=False).order_by()
+    counts = flying.aggregate(
+        claimed=Count("id", filter=Q(verdict=Verdict.CLAIMED)), sent=Count("id", filter=Q(verdict=Verdict.SENT))
+    )
+    return Status(
+        leader=leader,
+        alive=alive,
+        silent_us=silent,
+        standalone=settings.redis_url is None,
+        beats=beats,
+        gate_problem=problem,
+        late=late.order_by("state__late_after_us")[:SHOWN],
+        late_count=late.count(),
+        troubled=troubled.order_by("pk")[:SHOWN],
+        trouble_count=troubled.count(),
+        open_batches=Batch.objects.filter(sent_us__isnull=True).order_by("batch_id")[:SHOWN],
+        waiting=Request.objects.count(),
+        claimed=counts["claimed"],
+        sent=counts["sent"],
+        code_jobs=State.objects.annotate(name=Cast("pk", TextField()))
+        .filter(name__startswith=CODE_PREFIX)
+        .order_by("pk")[: SHOWN * 5],
+        jobs=jobs.count(),
+    )
+
+
+def writer_alive(leader: Any, settings: Settings, now: int) -> tuple[bool, int]:
+    """Whether some beat has dispatched lately, and for how many microseconds none was heard of."""
+    if leader is None or not leader.epoch:
+        return False, 0
+    silent = max(0, now - max(leader.seen_us, leader.taken_us))
+    return silent < max(QUIET_S, 3 * settings.poll_interval) * 1_000_000, silent
+
+
+def _beats(settings: Settings) -> tuple[Sequence[Beat], str]:
+    try:
+        gate = build_gate(settings, settings.poll_interval, "django", SystemClock())
+        if not isinstance(gate, RedisGate):
+            return (), ""
+        try:
+            return gate.beats(), ""
+        finally:
+            gate.release()
+    except QbeatError as error:
+        return (), str(error)

@@ -1,0 +1,35 @@
+"""Times and verdicts in templates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import template
+
+from celery_qbeat.django import times, verdicts
+
+register = template.Library()
+
+
+@register.filter
+def clock_us(us: Any) -> str:
+    """Microseconds as a clock shows them; a dash for none."""
+    return times.clock(us) if isinstance(us, int) else "–"
+
+
+@register.filter
+def ago_us(us: int, now: int) -> str:
+    """How far away an instant is."""
+    return times.ago(us, now)
+
+
+@register.filter
+def length_us(us: int) -> str:
+    """A duration."""
+    return times.length(us)
+
+
+@register.filter
+def verdict(word: Any) -> str:
+    """A verdict's badge."""
+    return str(verdicts.badge(word)) if not word else verdicts.badge(word)

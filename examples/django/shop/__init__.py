@@ -1,0 +1,5 @@
+"""A shop with recurring jobs."""
+
+from shop.celery import app as celery_app
+
+__all__ = ["celery_app"]
