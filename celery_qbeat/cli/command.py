@@ -1,0 +1,50 @@
+"""What all commands share: their errors, `--json`, and the project they work on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+from celery.bin.base import CeleryCommand
+
+from celery_qbeat.cli.project import Project
+from celery_qbeat.errors import QbeatError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class QbeatCommand(CeleryCommand):
+    """A command that says in one sentence why it cannot do its work, and ends with 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except QbeatError as error:
+            raise click.ClickException(str(error)) from None
+
+
+def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command called `name`, with `--json`; its function gets the Project first."""
+
+    def make(function: Callable[..., Any]) -> click.Command:
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            ctx = click.get_current_context()
+            project = Project.of(ctx)
+            try:
+                return function(project, *args, **kwargs)
+            finally:
+                project.close()
+
+        with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(run)
+        made: click.Command = click.command(name, cls=QbeatCommand)(with_json)
+        return made
+
+    return make
+
+
+def finish(ok: bool) -> None:
+    """End with 0 or 1."""
+    click.get_current_context().exit(0 if ok else 1)

@@ -1,0 +1,157 @@
+"""`run-now`: one run, asked of the beat; and `tick`: the work of a beat, once."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import socket
+import time
+
+import click
+import sqlalchemy as sa
+
+from celery_qbeat.cli import output
+from celery_qbeat.cli.command import command, finish
+from celery_qbeat.cli.ledger import as_data
+from celery_qbeat.cli.project import Project
+from celery_qbeat.cli.status import alive, beat_sentence
+from celery_qbeat.engine import Engine
+from celery_qbeat.errors import Unavailable
+from celery_qbeat.jobs import Verdict
+from celery_qbeat.stores import reports, rows, tables
+from celery_qbeat.stores.reports import Ran
+from celery_qbeat.wiring import build
+
+ASK_AGAIN_S = 0.2
+NOT_RUN = frozenset({Verdict.REFUSED, Verdict.SKIPPED, Verdict.MISSED})
+
+
+@command("run-now")
+@click.argument("job_id", metavar="ID")
+@click.option(
+    "--wait", metavar="SECONDS", type=click.FloatRange(0), default=10.0, show_default=True, help="For the beat."
+)
+def run_now_command(project: Project, job_id: str, wait: float, as_json: bool) -> None:
+    """Ask the beat to run a job now, beside its schedule.
+
+    The run has a slot of its own and obeys the gate and the row's overlap. Ends with 1 when it was not sent, or when no
+    beat answered in time; then the request waits for one.
+
+    \b
+    Example:
+      celery -A proj qbeat run-now shop.cleanup
+    """
+    project.found(job_id)
+    asked_us = project.clock.now_us()
+    project.write(lambda connection: rows.ask(connection, job_id, asked_us, _me()))
+    run, answered = _answer(project, job_id, asked_us, wait)
+    if as_json:
+        output.dump({"answered": answered, "asked_us": asked_us, "run": None if run is None else as_data(run)})
+    elif run is not None:
+        detail = f": {run['detail']}" if run["verdict"] in NOT_RUN else ""
+        output.say(f"{run['verdict']}{detail}; task id {run['task_id']}")
+    elif answered:
+        output.say(f"the beat does not know {job_id!r}")
+    elif wait == 0:
+        output.say("asked; the beat will run it")
+    else:
+        output.say(f"no beat has answered within {wait:g} s; the request waits for one")
+        output.say(f"beat: {beat_sentence(project.read(reports.leader), project.clock.now_us())}")
+    finish(wait == 0 or (run is not None and run["verdict"] not in NOT_RUN))
+
+
+def _me() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _answer(project: Project, job_id: str, asked_us: int, wait: float) -> tuple[Ran | None, bool]:
+    """The run when it has a verdict (or was claimed at least), and whether the beat has answered."""
+    until = project.clock.monotonic() + wait
+    run: Ran | None = None
+    waiting = True
+    while project.clock.monotonic() < until:
+        waiting = project.read(lambda connection: reports.asked(connection, job_id, asked_us))
+        run = project.read(lambda connection: reports.run_of(connection, job_id, asked_us))
+        if (run is not None and run["verdict"] != Verdict.CLAIMED) or (run is None and not waiting):
+            break
+        time.sleep(ASK_AGAIN_S)
+    return run, run is not None or not waiting
+
+
+@command("tick")
+def tick_command(project: Project, as_json: bool) -> None:
+    """Run what is due, once, and end: for cron, Kubernetes CronJobs and tests. Needs the broker.
+
+    Does nothing while a beat is at work.
+
+    \b
+    Example:
+      celery -A proj qbeat tick
+    """
+    if project.app is None:
+        raise click.UsageError("tick sends tasks: name the Celery app with -A proj")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("celery_qbeat").setLevel(logging.INFO)
+    other = "" if project.settings.redis_url else _standalone_beat(project)
+    before = 0 if other else _last_line(project)
+    if not other:
+        other = _ticked(project)
+    counted = {} if other else _counted(project, before)
+    if as_json:
+        output.dump({"ran": not other, "reason": other, "verdicts": counted})
+    elif other:
+        output.say(other)
+    else:
+        output.say(
+            "nothing was due" if not counted else ", ".join(f"{count} {name}" for name, count in counted.items())
+        )
+
+
+def _standalone_beat(project: Project) -> str:
+    """Without a lock only the tables know of another beat, which would stand by for good if this one took its epoch."""
+    leader = project.read(reports.leader)
+    now = project.clock.now_us()
+    return f"a beat is at work ({beat_sentence(leader, now)}): nothing done" if alive(leader, now) else ""
+
+
+def _ticked(project: Project) -> str:
+    """Passes until nothing is due that was due at the first. What came in between: another beat. Raises Unavailable."""
+    engine = build(project.app, project.settings)
+    try:
+        engine.open()
+        engine.tick()
+        until_us = project.clock.now_us()
+        while engine.writing and _due(engine, until_us):
+            if engine.desk.broker_away:
+                raise Unavailable("the broker is away: what is due waits for the next tick, or for a beat")
+            time.sleep(min(0.05, engine.tick()))
+        if engine.writing:
+            return ""
+    finally:
+        engine.close()
+    if project.settings.redis_url is None:
+        raise Unavailable(f"the database {project.store.describe()} went away, or another beat took over")
+    return "another beat holds the lock, or its Redis is away: nothing done"
+
+
+def _due(engine: Engine, until_us: int) -> bool:
+    desk = engine.desk
+    slot = desk.agenda.next_us()
+    return bool(desk.chores or desk.resends or desk.owed) or (slot is not None and slot <= until_us)
+
+
+def _last_line(project: Project) -> int:
+    def last(connection: sa.Connection) -> int:
+        return connection.execute(sa.select(sa.func.max(tables.runs.c.id))).scalar_one() or 0
+
+    return project.read(last)
+
+
+def _counted(project: Project, after: int) -> dict[str, int]:
+    runs = tables.runs.c
+    query = sa.select(runs.verdict, sa.func.count()).where(runs.id > after).group_by(runs.verdict)
+    return {str(name): count for name, count in project.read(lambda connection: connection.execute(query).all())}

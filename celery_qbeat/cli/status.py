@@ -1,0 +1,152 @@
+"""`status`: who writes, who stands by, and what is under way."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from typing import Any
+
+from celery_qbeat.cli import output, times
+from celery_qbeat.cli.command import command, finish
+from celery_qbeat.cli.listing import standings
+from celery_qbeat.cli.project import SILENT_US, Project
+from celery_qbeat.conditions import Condition
+from celery_qbeat.errors import Unavailable
+from celery_qbeat.gates import Beat, Holding, RedisGate
+from celery_qbeat.stores import reports
+from celery_qbeat.stores.reports import Leader, Open
+from celery_qbeat.wiring import build_gate
+
+Lock = tuple[Holding | None, tuple[Beat, ...]]
+
+
+@command("status")
+def status_command(project: Project, as_json: bool) -> None:
+    """Show the writer, the standbys, how the jobs stand, and what is under way.
+
+    Ends with 1 when the lock's Redis is away.
+
+    \b
+    Example:
+      celery -A proj qbeat status
+    """
+    leader = project.read(reports.leader)
+    work = project.read(reports.open_work)
+    counted = Counter(standing.condition for _, standing in standings(project))
+    lock, away = _lock(project)
+    now = project.clock.now_us()
+    if as_json:
+        output.dump(_data(leader, work, counted, lock, away, now))
+    else:
+        output.facts(_facts(project, leader, work, counted, lock, away, now))
+    finish(not away)
+
+
+def beat_sentence(leader: Leader, now: int) -> str:
+    """Whether a beat is at work, in words."""
+    if not leader.seen_us:
+        return "none has ever run on these tables"
+    seen = times.relative(leader.seen_us, now)
+    who = f"{leader.holder}, epoch {leader.epoch}, writer since {times.clock(leader.taken_us, 'UTC')}"
+    return f"{who}, seen {seen}" if alive(leader, now) else f"none is at work: the last one was {who}, seen {seen}"
+
+
+def beat_data(leader: Leader, now: int) -> dict[str, Any]:
+    """Whether a beat is at work, for JSON."""
+    times_ = times.stamp("taken", leader.taken_us) | times.stamp("seen", leader.seen_us)
+    return {"alive": alive(leader, now), "holder": leader.holder, "epoch": leader.epoch, **times_}
+
+
+def alive(leader: Leader, now: int) -> bool:
+    """Whether the writer lives, as far as can be known from here: one of this host can be looked for."""
+    host, _, pid = leader.holder.rpartition(":")
+    if not leader.seen_us or now - leader.seen_us >= SILENT_US:
+        return False
+    if host != socket.gethostname() or not pid.isdigit():
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _lock(project: Project) -> tuple[Lock | None, str]:
+    """What Redis says of the lock, and why it cannot say it; nothing when there is no lock."""
+    gate = build_gate(project.settings, project.settings.poll_interval, "status", project.clock)
+    if not isinstance(gate, RedisGate):
+        return None, ""
+    try:
+        return (gate.holding(), gate.beats()), ""
+    except Unavailable as error:
+        return None, str(error)
+    finally:
+        gate.release()
+
+
+def _facts(
+    project: Project,
+    leader: Leader,
+    work: Open,
+    counted: Counter[Condition],
+    lock: Lock | None,
+    away: str,
+    now: int,
+) -> list[tuple[str, output.Cell]]:
+    facts: list[tuple[str, output.Cell]] = [
+        ("database", project.store.describe()),
+        ("writer", beat_sentence(leader, now)),
+    ]
+    if away:
+        facts.append(("lock", away))
+    elif lock is None:
+        facts.append(("lock", "standalone: no qbeat_redis_url is set, so only one beat may run"))
+    else:
+        holding, beats = lock
+        facts.append(("lock", _held(holding)))
+        standbys = [beat for beat in beats if not beat.writer]
+        facts.extend(("standby", f"{beat.holder}, seen {beat.seen_s:.0f} s ago") for beat in standbys)
+        if not standbys:
+            facts.append(("standby", "none seen within the last minute"))
+    facts.append(("jobs", output.counts(counted)))
+    facts.append(("runs in flight", str(work.flights)))
+    batches = str(work.batches)
+    if work.oldest_us is not None:
+        batches += f", the oldest claimed {times.relative(work.oldest_us, now)}"
+    facts.append(("open batches", batches))
+    if work.requests:
+        facts.append(("asked by hand", f"{work.requests} not answered yet"))
+    return facts
+
+
+def _held(holding: Holding | None) -> str:
+    if holding is None:
+        return "nobody holds it"
+    who = holding.holder or "a beat that is not listed"
+    return f"{who} holds it, for {holding.left_s:.1f} s more unless it renews"
+
+
+def _data(
+    leader: Leader, work: Open, counted: Counter[Condition], lock: Lock | None, away: str, now: int
+) -> dict[str, Any]:
+    holding, beats = lock if lock is not None else (None, ())
+    held = None if holding is None else {"holder": holding.holder, "left_s": holding.left_s}
+    listed = [
+        {"holder": beat.holder, "writer": beat.writer, "seen_s": beat.seen_s, **times.stamp("since", beat.since_us)}
+        for beat in beats
+    ]
+    return {
+        "writer": beat_data(leader, now),
+        "gate": "redis" if lock is not None or away else "standalone",
+        "redis_away": away,
+        "lock": held,
+        "beats": listed,
+        "jobs": {str(each): counted[each] for each in Condition},
+        "runs_in_flight": work.flights,
+        "open_batches": work.batches,
+        **times.stamp("oldest_batch", work.oldest_us),
+        "requests": work.requests,
+    }

@@ -1,0 +1,108 @@
+"""How rows stand, as commands and forms tell it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_qbeat.conditions import AILING, IDLE, Condition, Judge, privileged
+from celery_qbeat.jobs import Job, RowRules, State, Worker, read_row
+from celery_qbeat.privileges import BUILTIN_PRUNE, Privileges
+from celery_qbeat.schedules import parse
+
+NOW = 1_800_000_000_000_000
+ROW = {"id": "j", "fn": "app.a", "schedule_kind": "every", "schedule": "1h"}
+KNOWN = Privileges(registered=frozenset({"app.a", "celery.map"}))
+WORKERS = {"off": Worker("off", enabled=False), "narrow": Worker("narrow", functions=("other.*",))}
+
+
+def judge(**more: Any) -> Judge:
+    return Judge(**{"rules": RowRules(), "workers": WORKERS, "privileges": KNOWN, "now_us": NOW, **more})
+
+
+def condition(state: State | None = None, by: Judge | None = None, **columns: Any) -> Condition:
+    return (by or judge()).standing({**ROW, **columns}, state).condition
+
+
+def key(**columns: Any) -> str:
+    job = read_row({**ROW, **columns}, RowRules(), {}).job
+    assert job is not None
+    return job.plan_key
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({}, Condition.READY),
+        ({"enabled": False}, Condition.DISABLED),
+        ({"enabled": 0, "schedule": "nonsense"}, Condition.DISABLED),
+        ({"schedule": "nonsense"}, Condition.BAD),
+        ({"worker": "nowhere"}, Condition.BAD),
+        ({"worker": "off"}, Condition.PAUSED),
+        ({"worker": "off", "fn": "celery.map"}, Condition.PAUSED),
+        ({"worker": "narrow"}, Condition.REFUSED),
+        ({"schedule_kind": "cron", "schedule": "0 * * * *"}, Condition.RESERVED),
+        ({"fn": "celery.map"}, Condition.REFUSED),
+        ({"fn": "app.unregistered"}, Condition.REFUSED),
+        ({"queue": "nowhere"}, Condition.REFUSED),
+    ],
+)
+def test_a_row_stands_as_the_scheduler_would_take_it(columns: dict[str, Any], expected: Condition) -> None:
+    assert condition(**columns) is expected
+
+
+def test_every_reason_but_that_of_a_sound_row_is_said() -> None:
+    assert judge().standing({**ROW, "fn": "celery.map"}, None).reason != ""
+    assert judge().standing(ROW, None).reason == "no beat has seen it yet"
+    assert judge().standing(ROW, State("j", 1, next_run_us=NOW + 1, plan_key=key())).reason == ""
+
+
+def test_a_job_is_late_after_its_time_and_not_before() -> None:
+    assert condition(State("j", 1, next_run_us=NOW, late_after_us=NOW - 1)) is Condition.LATE
+    assert condition(State("j", 1, next_run_us=NOW, late_after_us=NOW)) is Condition.READY
+
+
+def test_a_job_without_a_slot_left_is_finished_unless_a_beat_has_still_to_read_its_new_schedule() -> None:
+    assert condition(State("j", 1, plan_key=key())) is Condition.FINISHED
+    assert condition(State("j", 1, plan_key="of another schedule")) is Condition.READY
+
+
+def test_what_a_beat_says_of_a_row_holds_while_the_beat_lives() -> None:
+    state = State("j", 1, next_run_us=NOW, problem="fn: 'app.a' is not a registered task")
+    assert condition(state) is Condition.REFUSED
+    assert condition(state, judge(heard=False)) is Condition.READY
+
+
+def test_without_the_app_privileged_names_are_refused_and_the_beat_has_the_last_word_on_others() -> None:
+    blind = judge(privileges=None, heard=False)
+    assert condition(None, blind, fn="app.unregistered") is Condition.READY
+    assert condition(None, blind, fn="celery.map") is Condition.REFUSED
+    assert condition(None, blind, fn="auth.grant") is Condition.REFUSED
+    assert condition(State("j", 1, problem="not registered"), blind) is Condition.REFUSED
+
+
+def test_the_row_that_the_scheduler_seeds_is_trusted_and_its_fn_elsewhere_is_not() -> None:
+    assert condition(id=BUILTIN_PRUNE, fn=BUILTIN_PRUNE) is Condition.READY
+    assert condition(fn=BUILTIN_PRUNE) is Condition.REFUSED
+    assert condition(None, judge(privileges=None), id=BUILTIN_PRUNE, fn=BUILTIN_PRUNE) is Condition.READY
+
+
+def test_an_entry_in_code_is_late_or_ready() -> None:
+    job = Job("code:x", "celery.anything", parse("every", "1h"), "key")
+    assert judge().code(job, State("code:x", 1, next_run_us=NOW, late_after_us=1)).condition is Condition.LATE
+    assert judge().code(job, None).condition is Condition.READY
+
+
+def test_privileged_means_for_ever_and_unregistered_does_not() -> None:
+    assert privileged("celery.map", KNOWN) != ""
+    assert privileged("db.drop", KNOWN) != ""
+    assert privileged("app.unregistered", KNOWN) == ""
+    assert privileged("app.no", Privileges(denied=frozenset({"app.no"}))) != ""
+    assert privileged("db.report", Privileges(functions=frozenset({"db.report"}))) == ""
+
+
+def test_what_ails_and_what_idles() -> None:
+    assert {Condition.LATE, Condition.BAD, Condition.REFUSED} == AILING
+    assert Condition.READY not in IDLE
+    assert Condition.LATE not in IDLE
