@@ -78,14 +78,15 @@ def nothing_is_lost_in_silence(evidence: Evidence) -> Iterator[Breach]:
 
 
 def nothing_is_missing_under_resend(evidence: Evidence) -> Iterator[Breach]:
-    """But where nobody wanted it any more: the row was disabled or gone when it was settled."""
+    """But where nobody wanted it any more: its row was disabled or gone when it was settled, or its grace was over."""
     arrived = _by_slot(evidence.messages)
     for entry in _sendable(evidence):
         if evidence.traits[entry.job].on_doubt != "resend" or (entry.job, entry.slot_us) in arrived:
             continue
         settled = entry.finished_us if entry.finished_us is not None else NEVER_US
         before = [each for each in evidence.history.get(entry.job, ()) if each.since_us <= settled]
-        if entry.verdict != "in doubt" or not before or before[-1].spec is not None:
+        unwanted = (before and before[-1].spec is None) or "grace was over" in entry.detail
+        if entry.verdict != "in doubt" or not unwanted:
             yield Breach("missing under resend", entry.job, f"slot {entry.slot_us}: {entry}")
 
 

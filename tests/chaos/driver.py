@@ -77,6 +77,7 @@ class Driver:
         self._numbers = itertools.count()
         self._started = 0.0
         self._incidents: list[Incident] = []
+        self._taken: set[str] = set()
 
     def warm_up(self) -> None:
         """Rows and beats, until the first messages arrive."""
@@ -138,6 +139,10 @@ class Driver:
         return time.monotonic() - self._started
 
     def _begin(self, fault: Fault) -> None:
+        if fault.target in self._taken:
+            # An earlier one took longer than was planned.
+            self._at(self._now_s() + 0.5, lambda: self._begin(fault))
+            return
         began_us = now_us()
         found = faults.begin(self._world, fault)
         if found is None:
@@ -147,8 +152,12 @@ class Driver:
         what = f"{fault.kind} ({target}{', ' * bool(fault.point)}{fault.point})"
         self._say(f"{self._now_s():7.1f} s  {what}, for {fault.lasts_s:.1f} s")
 
+        if fault.target != "beat":
+            self._taken.add(fault.target)
+
         def end() -> None:
             undo()
+            self._taken.discard(fault.target)
             self._incidents.append(Incident(fault.kind, target, began_us, now_us()))
 
         self._at(self._now_s() + fault.lasts_s, end)
