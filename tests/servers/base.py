@@ -92,9 +92,11 @@ class Server(ABC):
             self._spawn()
             try:
                 wait_for(self._answers_or_died, self.patience, every=0.05, what=f"{self.name} answers")
-            except AssertionError as slow:
+            except BaseException as error:
                 self.kill()
-                raise ServerBroken(f"{slow}\n{self.log_tail()}") from slow
+                if isinstance(error, AssertionError):
+                    raise ServerBroken(f"{error}\n{self.log_tail()}") from error
+                raise
             if self.running:
                 return self
             self._reap()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
@@ -25,9 +26,17 @@ def _tell(order: str) -> None:
                 [sys.executable, str(script)], stdin=subprocess.PIPE, text=True, start_new_session=True
             )
             _reaper_of = os.getpid()
+            atexit.register(_dismiss)
         assert _reaper.stdin is not None
         _reaper.stdin.write(order + "\n")
         _reaper.stdin.flush()
+
+
+def _dismiss() -> None:
+    """The session ends in order: wait until the reaper has tidied up."""
+    if _reaper is not None and _reaper.stdin is not None and _reaper_of == os.getpid():
+        _reaper.stdin.close()
+        _reaper.wait(timeout=60)
 
 
 def watch(pid: int) -> None:

@@ -88,7 +88,7 @@ class MariaDB(Server):
         with self.connect(timeout=30.0) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (name,))
             for (thread,) in cursor.fetchall():
-                with suppress(pymysql.err.OperationalError, pymysql.err.InternalError):  # it may have gone by itself
+                with suppress(pymysql.OperationalError, pymysql.InternalError):  # it may have gone by itself
                     cursor.execute(f"KILL CONNECTION {thread}")
             cursor.execute(f"DROP DATABASE IF EXISTS {name}")
 
@@ -98,7 +98,7 @@ class MariaDB(Server):
             with self.connect(timeout=1.0) as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT 1")
                 return bool(cursor.fetchone() == (1,))
-        except pymysql.err.OperationalError:
+        except pymysql.OperationalError:  # not pymysql.err's: Django, with PyMySQL as MySQLdb, replaces that module
             return False
 
     def _user(self) -> User:
