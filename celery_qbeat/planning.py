@@ -92,12 +92,10 @@ def bounded(job: Job, slot: int | None) -> int | None:
 
 def first_slot(job: Job, now: int) -> int | None:
     """The first slot of a job that was never planned before."""
-    start = job.start_us
-    if start is None or (start <= now and job.schedule.kind != "every"):
-        return bounded(job, job.schedule.first(now))
-    slot = job.schedule.first(max(start, now))
-    if slot is not None and slot < start:
-        slot = job.schedule.next_after(start - 1)
+    start = now if job.start_us is None else max(job.start_us, now)
+    slot = job.schedule.first(start)
+    if slot is not None and job.start_us is not None and slot < job.start_us:
+        slot = job.schedule.next_after(job.start_us - 1)
     return bounded(job, slot)
 
 
@@ -132,6 +130,11 @@ def late_after(job: Job, since_us: int) -> int | None:
     """When the job counts as late if no run succeeds after `since_us`: two periods, or two slots, later."""
     first = job.schedule.next_after(max(since_us, (job.start_us or since_us) - 1))
     return None if first is None else bounded(job, job.schedule.next_after(first))
+
+
+def lease_until(job: Job, now: int) -> int:
+    """Until when a run that is sent now may be without an end: it may wait in a queue, and it may run."""
+    return now + job.max_run_us + (job.expires_s or 0) * 1_000_000
 
 
 def decide(due: Due, moment: Moment) -> Claim | None:
@@ -268,9 +271,6 @@ def _missed(job: Job, slot: int, moment: Moment, why: str, collapsed: int = 0) -
 
 
 def _run(job: Job, slot: int, verdict: Verdict, moment: Moment, collapsed: int = 0, detail: str = "") -> Run:
-    lease = None
-    if verdict is Verdict.CLAIMED:
-        lease = moment.now_us + job.max_run_us + (job.expires_s or 0) * 1_000_000
     return Run(
         job_id=job.id,
         slot_us=slot,
@@ -279,5 +279,5 @@ def _run(job: Job, slot: int, verdict: Verdict, moment: Moment, collapsed: int =
         late_us=max(0, moment.now_us - slot),
         collapsed=collapsed,
         detail=detail,
-        lease_until_us=lease,
+        lease_until_us=lease_until(job, moment.now_us) if verdict is Verdict.CLAIMED else None,
     )

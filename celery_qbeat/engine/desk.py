@@ -90,7 +90,7 @@ class Desk:
     reported: dict[str, str] = field(default_factory=dict)
     owed: deque[Effect] = field(default_factory=deque)
     suspects: set[str] = field(default_factory=set)
-    resends: list[tuple[int, Shipment]] = field(default_factory=list)
+    resends: dict[str, tuple[int, Shipment]] = field(default_factory=dict)
     chores: list[tuple[str, str, Iterator[int]]] = field(default_factory=list)
     epoch: int = 0
     term: str = ""
@@ -110,7 +110,11 @@ class Desk:
         return self.epoch << 20 | self.batches
 
     def land(self, task_id: str) -> Airborne | None:
-        """A run ended; None when it was not known. Its job may run again when it was the last one in flight."""
+        """A run ended; None when it was not known. Its job may run again when it was the last one in flight.
+
+        An end also proves that a doubtful run was sent.
+        """
+        self.resends.pop(task_id, None)
         run = self.flights.land(task_id)
         if run is not None and not self.flights.busy(run.job_id):
             self.agenda.wake(run.job_id)

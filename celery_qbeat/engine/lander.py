@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from celery_qbeat.engine import report
 from celery_qbeat.engine.desk import Desk, Parts
@@ -66,7 +67,10 @@ class Lander:
         for run in overdue:
             if run.task_id in found:
                 continue
-            if run.task_id in running:
+            if run.task_id in self._desk.resends:
+                # Its lease begins anew when it is sent again.
+                self._desk.flights.add(replace(run, lease_until_us=now + SILENT_US))
+            elif run.task_id in running:
                 self._extend(run, now)
             else:
                 ends.append(End(run.task_id, Verdict.LOST, "its lease ended and nobody reported an end"))
@@ -76,7 +80,7 @@ class Lander:
         entry = self._desk.agenda.entries.get(run.job_id)
         lease = entry.job.max_run_us if entry is not None and entry.job is not None else now - run.sent_us
         report.still_running(run.job_id, run.task_id)
-        self._desk.flights.add(Airborne(run.task_id, run.job_id, run.slot_us, run.sent_us, now + max(lease, 1_000_000)))
+        self._desk.flights.add(replace(run, lease_until_us=now + max(lease, 1_000_000)))
 
     def _conclude(self, ends: Sequence[End], now: int) -> None:
         if not ends:

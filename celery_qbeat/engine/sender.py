@@ -13,7 +13,7 @@ from celery_qbeat.engine.settler import resendable
 from celery_qbeat.errors import Doubt, Unavailable
 from celery_qbeat.flights import Airborne
 from celery_qbeat.jobs import Job, Run, Verdict
-from celery_qbeat.planning import Claim, Due, by_hand, decide
+from celery_qbeat.planning import Claim, Due, by_hand, decide, lease_until
 from celery_qbeat.ports import End, Fate, Receipt, Release, Request, Shipment
 
 
@@ -124,32 +124,35 @@ class Sender:
         False: the broker surely took nothing, and the rest waits.
         """
         desk = self._desk
-        for item in list(desk.resends):
-            batch_id, doubtful = item
+        for batch_id, doubtful in list(desk.resends.values()):
             run = doubtful.run
             job = resendable(self._parts, desk, run.job_id, by_hand=doubtful.by_hand)
             if job is None:
-                desk.resends.remove(item)
-                self._drop(doubtful, now)
+                self._drop(run, "its row changed before it could be sent again", now)
                 continue
-            shipment = replace(doubtful, job=job)
+            if job.grace_us is not None and now - run.slot_us - run.late_us > job.grace_us:
+                self._drop(run, "its grace was over before it could be sent again", now)
+                continue
+            shipment = replace(doubtful, job=job, run=replace(run, lease_until_us=lease_until(job, now)))
             receipt = self._parts.dispatcher.send([shipment], trusted)[0]
             if receipt.fate is Fate.NOT_SENT:
                 self._broker(receipt, 1)
                 return False
             if receipt.fate is Fate.DOUBT:
                 self._broker(receipt, 1)
-                continue
-            desk.resends.remove(item)
-            self._mark(batch_id, [shipment], [receipt], now, closes=False)
-            desk.pay()
+            elif receipt.fate is Fate.BAD:
+                self._drop(run, f"it could not be sent again: {receipt.detail}", now)
+            else:
+                del desk.resends[run.task_id]
+                self._mark(batch_id, [shipment], [receipt], now, closes=False)
+                desk.pay()
         return True
 
-    def _drop(self, doubtful: Shipment, now: int) -> None:
-        desk, store, run = self._desk, self._parts.store, doubtful.run
+    def _drop(self, run: Run, why: str, now: int) -> None:
+        desk, store = self._desk, self._parts.store
         report.in_doubt(run.job_id, run.slot_us, run.task_id, False)
         desk.land(run.task_id)
-        ends = [End(run.task_id, Verdict.IN_DOUBT, "perhaps sent; its row changed before it could be sent again")]
+        ends = [End(run.task_id, Verdict.IN_DOUBT, f"perhaps sent; {why}")]
         desk.owed.append(lambda epoch: store.conclude(epoch, ends, now))
         desk.pay()
 
@@ -262,7 +265,6 @@ class Sender:
                 continue
             if receipt.fate is Fate.BAD:
                 report.unsendable(job, run, receipt.detail)
-                desk.land(run.task_id)
                 ends.append(End(run.task_id, Verdict.FAILED, f"could not be published: {receipt.detail}"))
                 continue
             if receipt.fate is Fate.SENT:
@@ -285,7 +287,7 @@ class Sender:
         resend = job.on_doubt == "resend"
         report.in_doubt(job.id, run.slot_us, run.task_id, resend)
         if resend:
-            self._desk.resends.append((batch_id, shipment))
+            self._desk.resends[run.task_id] = (batch_id, shipment)
         else:
             ends.append(End(run.task_id, Verdict.IN_DOUBT, "the broker went away while it was being sent"))
 

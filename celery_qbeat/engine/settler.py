@@ -15,7 +15,7 @@ def settle(parts: Parts, desk: Desk, now: int) -> None:
     """Read the runs in flight; those claimed under an older epoch and never marked sent are dropped or sent again."""
     ends: list[End] = []
     dropped: list[Flight] = []
-    own = {task for task, _, _ in desk.chores} | {shipment.run.task_id for _, shipment in desk.resends}
+    own = {task for task, _, _ in desk.chores} | set(desk.resends)
     for part in parts.store.flights():
         for flight in part:
             if flight.task_id in own:
@@ -27,7 +27,7 @@ def settle(parts: Parts, desk: Desk, now: int) -> None:
             elif (job := resendable(parts, desk, flight.job_id, by_hand=flight.by_hand)) is not None:
                 report.in_doubt(flight.job_id, flight.slot_us, flight.task_id, True)
                 _take_off(desk, flight)
-                desk.resends.append((flight.batch_id or 0, Shipment(job, _run(flight), flight.by_hand)))
+                desk.resends[flight.task_id] = (flight.batch_id or 0, Shipment(job, _run(flight), flight.by_hand))
             else:
                 ends.append(End(flight.task_id, Verdict.IN_DOUBT, DIED_DETAIL))
                 dropped.append(flight)
@@ -56,7 +56,8 @@ def _is_chore(parts: Parts, desk: Desk, job_id: str) -> bool:
 
 
 def _run(flight: Flight) -> Run:
-    return Run(flight.job_id, flight.slot_us, flight.task_id, Verdict.CLAIMED, lease_until_us=flight.lease_until_us)
+    late = max(0, flight.claimed_us - flight.slot_us)
+    return Run(flight.job_id, flight.slot_us, flight.task_id, Verdict.CLAIMED, late)
 
 
 def _take_off(desk: Desk, flight: Flight) -> None:

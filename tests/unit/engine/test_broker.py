@@ -180,17 +180,18 @@ def test_a_resend_that_finds_the_broker_away_is_kept() -> None:
     assert rig.slots() == [NOON, NOON]
 
 
-def test_a_resend_whose_payload_cannot_be_published_lets_the_job_run_on() -> None:
+def test_a_resend_whose_payload_cannot_be_published_stays_in_doubt_and_lets_the_job_run_on() -> None:
     rig = Rig()
     rig.insert("j", "interval", "60", on_doubt="resend", overlap="skip")
     rig.outbox.doubt_next = True
     rig.tick()
     rig.outbox.bad = {"j"}
     rig.run(2)
-    assert rig.verdicts() == ["failed"]
+    assert rig.verdicts() == ["in doubt"]
+    assert rig.entry().detail == "perhaps sent; it could not be sent again: cannot be encoded"
     rig.outbox.bad = set()
     rig.run(60)
-    assert rig.verdicts() == ["failed", "sent"]
+    assert rig.verdicts() == ["in doubt", "sent"]
 
 
 @pytest.mark.parametrize("edit", [{"enabled": False}, {"fn": "os.system"}, {"on_doubt": "drop"}])
@@ -206,6 +207,46 @@ def test_a_waiting_resend_of_a_row_that_may_not_run_any_more_is_dropped_and_said
     rig.run(5)
     assert rig.slots() == [NOON]
     assert rig.verdicts() == ["in doubt"]
+
+
+def test_a_doubtful_run_that_reports_an_end_was_sent_and_is_not_sent_again() -> None:
+    rig = Rig()
+    rig.insert("j", "interval", "3600", on_doubt="resend")
+    rig.outbox.doubt_next = True
+    rig.tick()
+    rig.landings.end(rig.sent_id())
+    rig.run(10)
+    assert rig.slots() == [NOON]
+    assert rig.verdicts() == ["succeeded"]
+
+
+def test_a_resend_that_waits_longer_than_its_run_may_last_is_not_lost() -> None:
+    rig = Rig()
+    rig.insert("j", "interval", "3600", on_doubt="resend", overlap="skip", max_run_seconds=30)
+    rig.outbox.doubt_next = True
+    rig.tick()
+    rig.outbox.away = True
+    rig.run(100)
+    rig.outbox.away = False
+    rig.run(5)
+    assert rig.verdicts() == ["sent"]
+    rig.run(20)
+    assert rig.verdicts() == ["sent"], "its lease began when it was sent again"
+    rig.run(20)
+    assert rig.verdicts() == ["lost"]
+
+
+def test_a_resend_that_waits_longer_than_its_grace_is_dropped_and_said_so() -> None:
+    rig = Rig()
+    rig.insert("j", "interval", "3600", on_doubt="resend", grace_seconds=60)
+    rig.outbox.doubt_next = True
+    rig.tick()
+    rig.outbox.away = True
+    rig.run(100)
+    rig.outbox.away = False
+    rig.run(5)
+    assert rig.slots() == [NOON]
+    assert rig.entry().detail == "perhaps sent; its grace was over before it could be sent again"
 
 
 def test_released_runs_of_all_go_back_in_order() -> None:

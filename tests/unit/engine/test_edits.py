@@ -172,6 +172,15 @@ def test_a_job_does_not_run_before_its_start_and_after_its_end() -> None:
     assert rig.state("j").next_run_us is rig.state("k").next_run_us is None
 
 
+def test_a_once_job_whose_instant_lies_before_its_start_never_runs() -> None:
+    rig = Rig()
+    rig.insert("j", "once", "2026-06-01T11:59:59", start_us=NOON)
+    rig.insert("k", "every", "1h", start_us=NOON - MINUTE)
+    rig.run(5)
+    assert rig.slots("j") == []
+    assert rig.slots("k") == [NOON]
+
+
 def test_slots_up_to_the_end_are_caught_up_after_it() -> None:
     rig = Rig()
     rig.insert("j", "every", "1m", end_us=NOON + 5 * MINUTE)

@@ -1,0 +1,138 @@
+"""The laws that hold when a history is over: ledger, messages, rows and the writer's memory, side by side."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from celery_qbeat.jobs import IN_FLIGHT, Verdict
+from celery_qbeat.privileges import BUILTIN_PRUNE
+from celery_qbeat.testing.database import Database, Entry
+from tests.simulation.observer import Observer
+from tests.simulation.stand_ins import Broker, Message
+from tests.simulation.world import Beat, World
+
+UNSENT = frozenset({Verdict.MISSED, Verdict.SKIPPED, Verdict.REFUSED})
+STARTED = frozenset({Verdict.SENT, Verdict.SUCCEEDED, Verdict.REVOKED, Verdict.EXPIRED, Verdict.UNKNOWN_TASK})
+
+
+class Auditor:
+    """`findings` yields every law that is broken, in words."""
+
+    def __init__(self, world: World, database: Database, broker: Broker, observer: Observer) -> None:
+        self.world = world
+        self.database = database
+        self.broker = broker
+        self.observer = observer
+        self.requested: dict[tuple[str, int], str] = {}
+        self.edited: set[str] = set()
+
+    def findings(self) -> Iterator[str]:
+        yield from self._doubles()
+        yield from self._messages()
+        yield from self._ledger()
+        yield from self._requests()
+        writer = self._writer()
+        if writer is None:
+            yield "nobody writes, though nothing stands in the way any more"
+            return
+        yield from self._memory(writer)
+        yield from self._due(writer)
+
+    def _writer(self) -> Beat | None:
+        for beat in self.world.alive:
+            if beat.engine.writing and beat.engine.desk.epoch == self.database.epoch:
+                return beat
+        return None
+
+    def _doubles(self) -> Iterator[str]:
+        copies: dict[tuple[str, int], list[Message]] = defaultdict(list)
+        for message in self.broker.messages:
+            copies[message.job_id, message.slot_us].append(message)
+        for (job_id, slot), messages in copies.items():
+            if len({message.task_id for message in messages}) > 1:
+                yield f"{job_id}@{slot} was sent under several task ids"
+            if any(message.on_doubt == "drop" for message in messages[1:]):
+                senders = ", ".join(f"{message.by} at {message.at:.3f}" for message in messages)
+                yield f"{job_id}@{slot} was sent {len(messages)} times under on_doubt=drop: {senders}"
+
+    def _messages(self) -> Iterator[str]:
+        for message in self.broker.messages:
+            entry = self.database.by_task.get(message.task_id)
+            if entry is None:
+                yield f"{message.job_id}@{message.slot_us} was sent and is not in the ledger"
+            elif entry.verdict in UNSENT or entry.detail.startswith("could not be published"):
+                yield f"{message.job_id}@{message.slot_us} was sent and the ledger says: {entry.verdict}"
+            if message.fn not in ("app.a", "app.b") and not message.job_id.startswith("code:"):
+                yield f"{message.job_id}@{message.slot_us} was sent, though {message.fn} is not allowed"
+
+    def _ledger(self) -> Iterator[str]:
+        sent = {message.task_id for message in self.broker.messages}
+        for entry in self.database.ledger:
+            name = f"{entry.job_id}@{entry.slot_us}"
+            if entry.verdict is Verdict.CLAIMED:
+                yield f"{name} was claimed and never came to an end"
+            elif entry.task_id not in sent and entry.job_id != BUILTIN_PRUNE and not _explained(entry):
+                yield f"{name} is {entry.verdict} and was never sent"
+            if entry.verdict is Verdict.IN_DOUBT and self._wanted_resent(entry):
+                yield f"{name} is in doubt, though its row always wanted it resent"
+        for number, batch in self.database.batches.items():
+            if batch.sent_us is None:
+                yield f"batch {number} was left open"
+        if len(self.database.by_task) != len(self.database.ledger):
+            yield "a slot has two lines in the ledger"
+
+    def _wanted_resent(self, entry: Entry) -> bool:
+        row = self.database.jobs.get(entry.job_id)
+        wanted = row is not None and row["on_doubt"] == "resend" and row["grace_seconds"] is None
+        return wanted and entry.job_id not in self.edited and "could not be sent again" not in entry.detail
+
+    def _requests(self) -> Iterator[str]:
+        for (job_id, slot), _ in self.requested.items():
+            if job_id in self.database.jobs and job_id not in self.edited:
+                lines = [entry for entry in self.database.ledger if (entry.job_id, entry.slot_us) == (job_id, slot)]
+                if len(lines) != 1:
+                    yield f"the run of {job_id} asked for at {slot} has {len(lines)} lines in the ledger"
+        if self.database.requests:
+            yield f"requests were not answered: {list(self.database.requests.values())}"
+
+    def _memory(self, writer: Beat) -> Iterator[str]:
+        """The writer knows the rows as they are, and the database knows what the writer plans."""
+        rows, entries = self.database.jobs, writer.engine.desk.agenda.entries
+        ids = set(rows) | set(self.observer.code)
+        if set(entries) != ids:
+            yield f"the writer knows {sorted(entries)}, the table has {sorted(ids)}"
+        if set(self.database.state) != ids:
+            yield f"there are states of {sorted(self.database.state)}, but the table has {sorted(ids)}"
+        for job_id, entry in entries.items():
+            state = self.database.state.get(job_id)
+            if state is not None and state.next_run_us != entry.next_us:
+                yield f"{job_id} is next at {entry.next_us} for the writer and at {state.next_run_us} in the database"
+            if state is not None and state.problem != (entry.problem or entry.refusal):
+                yield f"{job_id}: the problem in the database is {state.problem!r}, not {entry.problem!r}"
+            if entry.job is not None and job_id in rows and entry.job.rev != rows[job_id]["rev"]:
+                yield f"{job_id}: the writer has an old version of the row"
+        flying = {entry.task_id for entry in self.database.ledger if entry.verdict in IN_FLIGHT}
+        known = {task for task in self.database.by_task if task in writer.engine.desk.flights}
+        if flying != known:
+            yield f"in flight are {sorted(flying)}, but the writer knows of {sorted(known)}"
+        if writer.engine.desk.owed or writer.engine.desk.suspects:
+            yield "the writer still owes something"
+
+    def _due(self, writer: Beat) -> Iterator[str]:
+        """What is due has been decided, unless it waits for its own run."""
+        horizon = writer.engine._last_now
+        for job_id, state in self.database.state.items():
+            if state.next_run_us is None or state.next_run_us > horizon:
+                continue
+            flying = any(entry.job_id == job_id and entry.verdict in IN_FLIGHT for entry in self.database.ledger)
+            if not flying:
+                yield f"{job_id}@{state.next_run_us} has been due for {(horizon - state.next_run_us) / 1e6:.1f} s"
+
+
+def _explained(entry: Entry) -> bool:
+    return (
+        entry.verdict in UNSENT
+        or entry.verdict is Verdict.IN_DOUBT
+        or (entry.verdict is Verdict.FAILED and entry.detail.startswith("could not be published"))
+    )

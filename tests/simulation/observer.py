@@ -1,0 +1,226 @@
+"""Watches every transaction as it commits, and knows independently what it should have done.
+
+The slots of a definition are enumerated here by counting minutes, not by the schedules under test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_qbeat.jobs import IN_FLIGHT, Job, Verdict
+from celery_qbeat.planning import OVERTAKEN_DETAIL, Claim, Plan
+from celery_qbeat.ports import Release
+from celery_qbeat.testing.database import Database
+from tests.simulation.world import Beat, World
+
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+DAY = 86_400 * SECOND
+
+
+@dataclass(slots=True)
+class Course:
+    """What the observer knows of a job: its definition, the slot that is next, and which slots are answered for."""
+
+    spec: str | None = None
+    pointer: int | None = None
+    covered: dict[int, str] = field(default_factory=dict)
+    stands_for: dict[str, list[int]] = field(default_factory=dict)
+
+
+def slots_of(spec: str, start: int, until: int) -> Iterator[int]:
+    """The slots of a definition in [start, until], oldest first, by brute force."""
+    kind, text, _zone, _only, _skip, _dates, start_us, end_us, _floor = json.loads(spec)
+    if kind == "once":
+        candidates: Iterator[int] = iter([int(text_to_us(text))])
+    elif kind == "code":
+        candidates = iter(range(-(-start // int(text)) * int(text), until + 1, int(text)))
+    else:
+        candidates = (us for us in range(-(-start // MINUTE) * MINUTE, until + 1, MINUTE) if _on(kind, text, us))
+    for us in candidates:
+        if start <= us <= until and (start_us is None or us >= start_us) and (end_us is None or us <= end_us):
+            yield us
+
+
+def text_to_us(text: str) -> int:
+    from datetime import UTC, datetime
+
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * SECOND
+
+
+def _on(kind: str, text: str, us: int) -> bool:
+    minute = us // MINUTE
+    if kind == "every":
+        return minute % int(text.removesuffix("m")) == 0
+    if kind == "daily":
+        return any(minute % 1440 == int(time[:2]) * 60 + int(time[3:]) for time in text.split(","))
+    step = text.split()[0].removeprefix("*").removeprefix("/")
+    return minute % 60 % int(step or 1) == 0
+
+
+class Observer:
+    """The laws that hold at each commit."""
+
+    def __init__(self, world: World, database: Database, code: Sequence[Job] = ()) -> None:
+        self.world = world
+        self.database = database
+        self.code = {job.id: job for job in code}
+        self.courses: dict[str, Course] = {}
+        self.epoch = 0
+        self.stepped_back = False
+
+    def watch(self, beat: Beat, name: str, args: Sequence[Any], plain: Callable[[], Any]) -> Any:
+        """Carry out a write, and check it."""
+        if name == "claim":
+            return self._claim(beat, args, plain)
+        if name == "plan":
+            result = plain()
+            for plan in args[1]:
+                self._planned(plan, args[2])
+            return result
+        if name == "forget":
+            result = plain()
+            for job_id in args[1]:
+                self._gone(job_id, args[2])
+            return result
+        if name == "release":
+            return self._release(args, plain)
+        return plain()
+
+    def broken(self, text: str) -> None:
+        self.world.broken(text)
+
+    # ------------------------------------------------------------ plans
+
+    def _planned(self, plan: Plan, now: int) -> None:
+        course = self.courses.setdefault(plan.job_id, Course())
+        if course.pointer is not None and course.pointer != plan.next_run_us and course.pointer <= now:
+            self.broken(f"the slot {plan.job_id}@{course.pointer} was due, and a plan forgot it")
+        course.pointer = plan.next_run_us
+        if plan.record:
+            course.spec = plan.spec
+
+    def _gone(self, job_id: str, now: int) -> None:
+        course = self.courses.pop(job_id, None)
+        if course is not None and course.pointer is not None and course.pointer <= now:
+            self.broken(f"the slot {job_id}@{course.pointer} was due, and its row went without a verdict on it")
+
+    # ------------------------------------------------------------ claims
+
+    def _claim(self, beat: Beat, args: Sequence[Any], plain: Callable[[], Any]) -> Any:
+        epoch, _batch, claims, now = args
+        flying = {claim.job_id: self._flying(claim.job_id) for claim in claims}
+        before = set(self.database.by_task)
+        lost = plain()
+        if epoch < self.epoch:
+            self.broken(f"{beat.name} claimed under epoch {epoch} after epoch {self.epoch} had claimed")
+        self.epoch = max(self.epoch, epoch)
+        for claim in claims:
+            won = [run for run in claim.runs if run.task_id in self.database.by_task and run.task_id not in before]
+            moved = claim.job_id not in lost or (not won and self._state_next(claim) == claim.next_us)
+            self.world.say(f"    {claim.job_id}: expected {claim.expected_us}, won {[str(r.verdict) for r in won]}")
+            if claim.job_id not in lost:
+                self._check_row(claim, beat)
+            self._check_overlap(claim, [run.task_id for run in won if run.verdict is Verdict.CLAIMED], flying)
+            if claim.expected_us is not None and moved and self._course(claim).pointer != claim.next_us:
+                self._moved(claim, [run.task_id for run in won], now)
+        return lost
+
+    def _course(self, claim: Claim) -> Course:
+        return self.courses.setdefault(claim.job_id, Course())
+
+    def _state_next(self, claim: Claim) -> int | None:
+        state = self.database.state.get(claim.job_id)
+        return None if state is None else state.next_run_us
+
+    def _check_row(self, claim: Claim, beat: Beat) -> None:
+        """A committed edit or disable holds from its commit on."""
+        if claim.rev is None or claim.expected_us is None:
+            return
+        row = self.database.jobs.get(claim.job_id)
+        if row is None or row["rev"] != claim.rev or not row["enabled"]:
+            self.broken(f"{beat.name} claimed {claim.job_id}@{claim.expected_us} by a row that was changed before")
+
+    def _flying(self, job_id: str) -> list[str]:
+        return [e.task_id for e in self.database.ledger if e.job_id == job_id and e.verdict in IN_FLIGHT]
+
+    def _check_overlap(self, claim: Claim, claimed: Sequence[str], flying: dict[str, list[str]]) -> None:
+        row = self.database.jobs.get(claim.job_id)
+        code = self.code.get(claim.job_id)
+        overlap = code.overlap if code is not None else (row or {}).get("overlap")
+        if overlap == "skip" and claimed and len(flying[claim.job_id]) + len(claimed) > 1:
+            self.broken(f"{claim.job_id} may not overlap and has {flying[claim.job_id]} and {claimed} in flight")
+
+    def _moved(self, claim: Claim, won: Sequence[str], now: int) -> None:
+        """Every slot from the pointer on to the next one is answered for, once."""
+        course = self._course(claim)
+        if course.pointer != claim.expected_us:
+            self.broken(f"{claim.job_id} expected {claim.expected_us}, but {course.pointer} was next")
+            return
+        start, course.pointer = claim.expected_us or 0, claim.next_us
+        overtaken = [run for run in claim.runs if run.detail.endswith(OVERTAKEN_DETAIL)]
+        if overtaken or course.spec is None:
+            for run in overtaken:
+                self._cover(course, claim.job_id, run.task_id, [run.slot_us])
+            return
+        kind, text, *_ = json.loads(course.spec)
+        if kind == "interval":
+            self._check_interval(claim, start, int(text), now, course)
+        else:
+            self._check_tiles(claim, list(slots_of(course.spec, start, max(now, start))), course, won)
+
+    def _check_interval(self, claim: Claim, start: int, seconds: int, now: int, course: Course) -> None:
+        if [run.slot_us for run in claim.runs] != [start]:
+            self.broken(f"{claim.job_id} has the slot {start}, but {[r.slot_us for r in claim.runs]} was decided")
+        end = json.loads(course.spec or "[]")[7]
+        following = now + seconds * SECOND
+        if claim.next_us != (following if end is None or following <= end else None):
+            self.broken(f"{claim.job_id} ran at {now} and is next at {claim.next_us}, not {seconds} s later")
+        self._cover(course, claim.job_id, claim.runs[0].task_id, [start])
+
+    def _check_tiles(self, claim: Claim, slots: list[int], course: Course, won: Sequence[str]) -> None:
+        if claim.next_us is not None:
+            slots = [slot for slot in slots if slot < claim.next_us]
+        left = list(slots)
+        for run in claim.runs:
+            if run.slot_us not in left:
+                self.broken(f"{claim.job_id}@{run.slot_us} is not among the due slots {left}")
+                return
+            number = left.index(run.slot_us) + 1
+            mine, left = left[:number], left[number:]
+            if len(mine) != run.collapsed + 1:
+                self.broken(f"{claim.job_id}@{run.slot_us} stands for {len(mine) - 1} slots and says {run.collapsed}")
+            if run.task_id in won:
+                self._cover(course, claim.job_id, run.task_id, mine)
+        if left:
+            self.broken(f"{claim.job_id}: the slots {left} got no verdict")
+
+    def _cover(self, course: Course, job_id: str, task: str, slots: list[int]) -> None:
+        twice = [slot for slot in slots if slot in course.covered]
+        if twice and not self.stepped_back:
+            self.broken(f"{job_id}: the slots {twice} got a second verdict")
+        course.covered.update(dict.fromkeys(slots, task))
+        course.stands_for[task] = slots
+
+    # ------------------------------------------------------------ releases
+
+    def _release(self, args: Sequence[Any], plain: Callable[[], Any]) -> Any:
+        before = set(self.database.by_task)
+        result = plain()
+        for release in args[2]:
+            gone = [task for task in release.task_ids if task in before and task not in self.database.by_task]
+            if gone and release.back_to_us is not None:
+                self._released(release, gone)
+        return result
+
+    def _released(self, release: Release, gone: Sequence[str]) -> None:
+        course = self.courses.setdefault(release.job_id, Course())
+        freed = [slot for task in gone for slot in course.stands_for.pop(task, [])]
+        for slot in freed:
+            course.covered.pop(slot, None)
+        if freed and release.back_to_us != min(freed) and not self.stepped_back:
+            self.broken(f"{release.job_id}: {freed} were released, but {release.back_to_us} is next")
+        course.pointer = release.back_to_us

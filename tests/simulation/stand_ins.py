@@ -1,0 +1,237 @@
+"""Gate, broker and ends of runs, shared by the beats of a world; every call of them is a place to freeze, die or lose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from celery_qbeat.gates import StandaloneGate
+from celery_qbeat.jobs import Verdict
+from celery_qbeat.ports import End, Fate, Flight, Lease, Receipt, Shipment
+from tests.simulation.world import Beat, World
+
+# ---------------------------------------------------------------- gate
+
+
+@dataclass(slots=True)
+class Lock:
+    value: str = ""
+    until: float = 0.0
+
+
+@dataclass(slots=True)
+class LockServer:
+    """A key with an expiry. While `split`, every other beat talks to a replica that knows nothing of the first."""
+
+    split: bool = False
+    away_for: set[str] = field(default_factory=set)
+    locks: list[Lock] = field(default_factory=lambda: [Lock(), Lock()])
+
+    def flush(self) -> None:
+        self.locks = [Lock(), Lock()]
+
+    def of(self, beat: Beat) -> Lock:
+        number = int(beat.name[1:]) % 2 if self.split else 0
+        return self.locks[number]
+
+
+class SimGate:
+    """What the gate in Redis does, on a LockServer."""
+
+    def __init__(self, beat: Beat, server: LockServer, ttl_s: float) -> None:
+        self._beat = beat
+        self._server = server
+        self._ttl_s = ttl_s
+        self._calls = 0
+        self._lease: Lease | None = None
+        self._yielded_until = 0.0
+
+    def hold(self) -> Lease | None:
+        world, started = self._beat.world, self._beat.monotonic()
+        world.step(self._beat, "asks for the lock")
+        if self._beat.name in self._server.away_for:
+            if self._lease is not None and world.now >= self._lease.trusted_until:
+                self._lease = None
+            return self._lease
+        lock = self._server.of(self._beat)
+        if lock.until <= world.now:
+            lock.value = ""
+        self._calls += 1
+        if not lock.value and started >= self._yielded_until:
+            lock.value = f"{self._beat.name}:{self._calls}"
+            world.say(f"    {self._beat.name} has the lock now")
+        if not lock.value.startswith(f"{self._beat.name}:"):
+            self._lease = None
+            self._yielded_until = 0.0 if lock.value else self._yielded_until
+            return None
+        lock.until = world.now + self._ttl_s
+        self._lease = Lease(lock.value, started + self._ttl_s * 0.9)
+        return self._lease
+
+    def yield_(self) -> None:
+        self._beat.world.step(self._beat, "yields the lock")
+        self._yielded_until = self._beat.monotonic() + self._ttl_s
+        self._lease = None
+        self.release()
+
+    def release(self) -> None:
+        lock = self._server.of(self._beat)
+        if lock.value.startswith(f"{self._beat.name}:"):
+            lock.value = ""
+
+    def describe(self) -> str:
+        return "simulated lock"
+
+
+class SimStandalone(StandaloneGate):
+    """The real one, with a turn before each call."""
+
+    def __init__(self, beat: Beat) -> None:
+        super().__init__()
+        self._beat = beat
+
+    def hold(self) -> Lease | None:
+        self._beat.world.step(self._beat, "looks whether it stands by")
+        return super().hold()
+
+
+# ---------------------------------------------------------------- broker and workers
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a worker got, and how the dispatcher's job stood to doubt when it was published."""
+
+    at: float
+    by: str
+    job_id: str
+    slot_us: int
+    task_id: str
+    on_doubt: str
+    fn: str
+
+
+class Broker:
+    """All messages ever taken, and workers that end their runs in time, late, twice or never."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.away = False
+        self.bad: set[str] = set()
+        self.messages: list[Message] = []
+        self.reports: list[End] = []
+        self.backend: dict[str, End] = {}
+        self.running: set[str] = set()
+        self.longest_run_s = 20.0
+        self.on_message: Callable[[Message], None] = lambda message: None
+
+    def take(self, beat: Beat, shipment: Shipment) -> None:
+        job, run = shipment.job, shipment.run
+        message = Message(self.world.now, beat.name, job.id, run.slot_us, run.task_id, job.on_doubt, job.fn)
+        self.messages.append(message)
+        self.world.say(f"    the broker takes {job.id}@{run.slot_us} from {beat.name}")
+        self.on_message(message)
+        self._work(run.task_id)
+
+    def _work(self, task: str) -> None:
+        rng, world = self.world.rng, self.world
+        self.running.add(task)
+        took = rng.choice((0.01, 0.5, 3.0, self.longest_run_s, 90.0))
+        verdict = rng.choice((Verdict.SUCCEEDED, Verdict.SUCCEEDED, Verdict.FAILED))
+        fate = rng.random()
+        if fate < 0.8:
+            world.at(world.now + took, lambda: self.report(task, verdict))
+        if fate < 0.1:
+            world.at(world.now + took * 1.5, lambda: self.report(task, rng.choice((verdict, Verdict.FAILED))))
+        if 0.8 <= fate < 0.9:
+            world.at(world.now + took, lambda: self._only_in_backend(task))
+        if fate >= 0.9:
+            world.at(world.now + took, lambda: self.running.discard(task))
+
+    def report(self, task: str, verdict: Verdict) -> None:
+        self.running.discard(task)
+        self.reports.append(End(task, verdict, "KeyError: 'x'" if verdict is Verdict.FAILED else ""))
+        self.world.say(f"    a worker reports {task}: {verdict}")
+
+    def _only_in_backend(self, task: str) -> None:
+        self.running.discard(task)
+        self.backend[task] = End(task, Verdict.REVOKED)
+
+
+class SimDispatcher:
+    """One beat's connection to the broker."""
+
+    def __init__(self, beat: Beat, broker: Broker) -> None:
+        self._beat = beat
+        self._broker = broker
+
+    def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
+        receipts: list[Receipt] = []
+        stopped: str | None = None
+        for shipment in shipments:
+            receipt = self._one(shipment, trusted) if stopped is None else None
+            if receipt is None:
+                receipts.append(Receipt(shipment.run.task_id, Fate.NOT_SENT, stopped or ""))
+                continue
+            receipts.append(receipt)
+            if receipt.fate in (Fate.NOT_SENT, Fate.DOUBT):
+                stopped = receipt.detail
+        return receipts
+
+    def _one(self, shipment: Shipment, trusted: Callable[[], bool]) -> Receipt:
+        beat, broker, world = self._beat, self._broker, self._beat.world
+        task = shipment.run.task_id
+        world.step(beat, f"is about to publish {shipment.job.id}@{shipment.run.slot_us}")
+        if not trusted():
+            return Receipt(task, Fate.NOT_SENT)
+        if shipment.job.id in broker.bad:
+            return Receipt(task, Fate.BAD, "cannot be encoded")
+        # A beat may freeze here: its trust was checked, and the message goes out after it ended.
+        world.step(beat, f"publishes {shipment.job.id}@{shipment.run.slot_us}")
+        if broker.away:
+            return Receipt(task, Fate.NOT_SENT, "connection refused")
+        if world.rng.random() < world.rates.publish:
+            arrived = world.rng.random() < 0.5
+            world.say(f"--- nobody tells {beat.name} whether it arrived ({arrived})")
+            if arrived:
+                broker.take(beat, shipment)
+            return Receipt(task, Fate.DOUBT, "connection reset")
+        broker.take(beat, shipment)
+        return Receipt(task, Fate.SENT)
+
+    def close(self) -> None:
+        pass
+
+    def describe(self) -> str:
+        return "simulated broker"
+
+
+class SimCompletions:
+    """Reports as a queue that is read by whoever is the writer; what was not acknowledged is read again."""
+
+    def __init__(self, beat: Beat, broker: Broker) -> None:
+        self._beat = beat
+        self._broker = broker
+        self._taken: list[End] = []
+
+    def take(self, budget_s: float) -> Sequence[End]:
+        self._beat.world.step(self._beat, "reads reports")
+        self._taken = [] if self._broker.away else list(self._broker.reports)
+        return tuple(self._taken)
+
+    def ack(self) -> None:
+        self._beat.world.step(self._beat, "acknowledges reports")
+        for end in self._taken:
+            if end in self._broker.reports:
+                self._broker.reports.remove(end)
+
+    def look_up(self, flights: Sequence[Flight]) -> Sequence[End]:
+        self._beat.world.step(self._beat, "asks the result backend")
+        return [self._broker.backend[flight.task_id] for flight in flights if flight.task_id in self._broker.backend]
+
+    def still_running(self, task_ids: Sequence[str]) -> frozenset[str]:
+        self._beat.world.step(self._beat, "asks the workers", 1.0)
+        return frozenset(task for task in task_ids if task in self._broker.running and self._beat.world.rng.random() < 0.8)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,122 @@
+"""One beat's connection to the shared database: every call may find it away, or lose the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from celery_qbeat.errors import Doubt, QbeatError, Unavailable
+from celery_qbeat.ports import Loaded
+from celery_qbeat.testing import MemoryStore
+from celery_qbeat.testing.database import Database
+from tests.simulation.observer import Observer
+from tests.simulation.world import Beat
+
+READS = ("open", "workers", "changes", "states", "requests", "drift")
+WRITES = ("take_epoch", "beat", "plan", "forget", "claim", "sent", "release", "conclude", "close_batches", "answer")
+LATE = frozenset({"plan", "forget", "claim", "sent", "release", "conclude", "answer"})
+"""Calls that may be carried out a moment after their caller was cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a store needs to know of the beat that it belongs to."""
+
+    beat: Beat
+    observer: Observer
+
+
+class SimStore(MemoryStore):
+    """A session of the database of `link.observer`."""
+
+    def __init__(self, database: Database, link: Link) -> None:
+        super().__init__(database)
+        self.link = link
+        self.reading = False
+
+    def load(self) -> Iterator[Loaded]:
+        self._step("loads")
+        for part in super().load():
+            for row in part.rows:
+                self._step("loads a part")
+                yield Loaded(rows=[row])
+            if part.orphans:
+                yield Loaded(orphans=part.orphans)
+
+    def flights(self) -> Iterator[Any]:
+        self._step("reads the runs in flight")
+        for part in super().flights():
+            for flight in part:
+                yield [flight]
+
+    def _step(self, what: str) -> None:
+        beat = self.link.beat
+        beat.world.step(beat, what)
+        if beat.world.rng.random() < beat.world.rates.store:
+            beat.world.say(f"--- the database is away for {beat.name}")
+            raise Unavailable("connection refused")
+
+    def _write(self, name: str, plain: Callable[[], Any], args: Sequence[Any]) -> Any:
+        beat, world = self.link.beat, self.link.beat.world
+        world.step(beat, f"writes: {name}")
+        if self.database.down:
+            raise Unavailable("the database is down")
+        roll = world.rng.random()
+        if roll < world.rates.store:
+            return self._cut(name, plain, args)
+        return self.link.observer.watch(beat, name, args, plain)
+
+    def _cut(self, name: str, plain: Callable[[], Any], args: Sequence[Any]) -> Any:
+        """The connection is lost: before anything was done, after it, or the server goes on alone."""
+        beat, world = self.link.beat, self.link.beat.world
+        fate = world.rng.choice(("refused", "undone", "done", "late"))
+        world.say(f"--- {beat.name} loses its connection ({fate})")
+        if fate == "refused":
+            raise Unavailable("connection refused")
+        if fate == "done":
+            self.link.observer.watch(beat, name, args, plain)
+        if fate == "late" and name in LATE:
+
+            def later() -> None:
+                try:
+                    self.link.observer.watch(beat, name, args, plain)
+                except QbeatError as error:
+                    world.say(f"    too late for {name} of {beat.name}: {error}")
+
+            world.at(world.now + world.rng.random() * 2.0, later)
+        raise Doubt("the server went away in the middle")
+
+
+def _reading(name: str) -> Callable[..., Any]:
+    plain = getattr(MemoryStore, name)
+
+    def call(self: SimStore, *args: Any) -> Any:
+        if self.reading:
+            return plain(self, *args)
+        self._step(f"reads: {name}")
+        self.reading = True
+        try:
+            return plain(self, *args)
+        finally:
+            self.reading = False
+
+    return call
+
+
+def _writing(name: str) -> Callable[..., Any]:
+    def call(self: SimStore, *args: Any, **kwargs: Any) -> Any:
+        def plain() -> Any:
+            # By name, so that a mutant's own method is used.
+            return getattr(self, f"do_{name}")(*args, **kwargs)
+
+        return self._write(name, plain, args)
+
+    return call
+
+
+for _name in READS:
+    setattr(SimStore, _name, _reading(_name))
+for _name in WRITES:
+    setattr(SimStore, f"do_{_name}", getattr(MemoryStore, _name))
+    setattr(SimStore, _name, _writing(_name))
