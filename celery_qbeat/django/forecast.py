@@ -5,7 +5,7 @@ Jobs with the same schedule are counted together by the database, so that 100,00
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
@@ -28,7 +28,8 @@ MOST_INTERVALS = 2_000
 SPARSE = 400
 """A schedule with more firings a week is counted by the hour instead of one by one."""
 
-PEAKS, NAMES = 5, 6
+CANDIDATES = 1_000
+PEAKS, NAMES, FRAMED = 5, 6, 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class _Week:
     hours: list[tuple[int, int, int, int]]
     runs: Counter[tuple[int, int]] = field(default_factory=Counter)
     minutes: Counter[int] = field(default_factory=Counter)
+    meeting: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def first(self) -> int:
@@ -102,8 +104,8 @@ class _Week:
     def last(self) -> int:
         return self.hours[-1][1]
 
-    def add(self, slots: Iterable[int], jobs: int) -> None:
-        """Slots of this week in ascending order, each for so many jobs."""
+    def add(self, slots: Iterable[int], group: _Group, jobs: int) -> None:
+        """Slots of this week in ascending order, each for so many jobs of a group."""
         hours = iter(self.hours)
         hour = next(hours)
         for slot in slots:
@@ -111,6 +113,7 @@ class _Week:
                 hour = next(hours)
             self.runs[hour[2], hour[3]] += jobs
             self.minutes[slot - slot % MINUTE] += jobs
+            self.meeting[slot - slot % MINUTE].append(id(group))
 
     def table(self) -> tuple[tuple[int | None, ...], ...]:
         """The runs by day and hour; None where the week has no such hour."""
@@ -131,7 +134,8 @@ def forecast(jobs: Any, rules: RowRules, zone: tzinfo, now: int) -> Forecast:
         _count_interval(week, group, jobs)
     dense = [group for group in absolute if not _count_group(week, group)]
     peaks = _peaks(week, absolute, dense, jobs, zone)
-    marked = {minute for peak in peaks for minute in peak.minutes}
+    # What comes all the time has no place on the map.
+    marked = {minute for peak in peaks if len(peak.minutes) <= FRAMED for minute in peak.minutes}
     total = jobs.count()
     return Forecast(
         days=tuple(day.strftime("%a %d %b") for day in week.days),
@@ -181,7 +185,7 @@ def _groups(rows: Sequence[Mapping[str, Any]], rules: RowRules) -> tuple[list[_G
 def _count_group(week: _Week, group: _Group) -> bool:
     """Whether its slots could be taken one by one; else the hours are counted, and the minutes are not."""
     if group.count(week.first, week.last) <= SPARSE:
-        week.add(group.slots(week.first, week.last), group.jobs)
+        week.add(group.slots(week.first, week.last), group, group.jobs)
         return True
     for start, end, day, hour in week.hours:
         week.runs[day, hour] += group.jobs * group.count(start, end)
@@ -198,7 +202,7 @@ def _count_interval(week: _Week, group: _Group, jobs: Any) -> None:
         return
     alike = jobs.filter(**_same(group.columns))
     for planned in alike.values_list("state__next_run_us", flat=True)[:MOST_INTERVALS]:
-        week.add(_stepped(group, max(planned or week.first, week.first), week.last), 1)
+        week.add(_stepped(group, max(planned or week.first, week.first), week.last), group, 1)
 
 
 def _stepped(group: _Group, slot: int | None, last: int) -> Iterator[int]:
@@ -217,28 +221,35 @@ def _same(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _peaks(week: _Week, groups: Sequence[_Group], dense: Sequence[_Group], jobs: Any, zone: tzinfo) -> tuple[Peak, ...]:
-    """The busiest minutes; those that only dense schedules share are looked for in the next hour."""
+    """The busiest minutes; those in which the same jobs meet are one peak.
+
+    Minutes that only dense schedules share are looked for in the next hour.
+    """
     soon = week.first - week.first % MINUTE
-    candidates = {minute for minute, _ in week.minutes.most_common(100)}
+    candidates = {minute for minute, _ in week.minutes.most_common(CANDIDATES)}
     candidates |= {soon + step * MINUTE for step in range(1, 61)}
-    runs = {
-        minute: week.minutes[minute] + sum(group.jobs * group.count(minute, minute + MINUTE) for group in dense)
-        for minute in candidates
-    }
-    alike: dict[tuple[int, str], list[int]] = {}
-    for minute in sorted(runs, key=lambda minute: (-runs[minute], minute)):
-        if runs[minute] > 1:
-            alike.setdefault((runs[minute], clock(minute, zone)[11:16]), []).append(minute)
+    alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for minute in sorted(candidates):
+        more = [group for group in dense if group.count(minute, minute + MINUTE)]
+        runs = week.minutes[minute] + sum(group.jobs * group.count(minute, minute + MINUTE) for group in more)
+        meeting = (*week.meeting[minute], *(id(group) for group in more))
+        if runs > 1:
+            alike.setdefault((runs, meeting), []).append(minute)
+    busiest = sorted(alike.items(), key=lambda item: (-item[0][0], item[1][0]))[:PEAKS]
     return tuple(
-        Peak(tuple(minutes), _when(minutes, zone), count, _names(groups, minutes[0], jobs))
-        for (count, _), minutes in list(alike.items())[:PEAKS]
+        Peak(tuple(minutes), _when(minutes, zone), runs, _names(groups, minutes[0], jobs))
+        for (runs, _), minutes in busiest
     )
 
 
 def _when(minutes: Sequence[int], zone: tzinfo) -> str:
-    first = moment(minutes[0], zone)
-    name = "" if first is None else first.strftime("%a %d %b, %H:%M")
-    return name if len(minutes) == 1 else f"{name[-5:]} on {len(minutes)} days"
+    found = moment(minutes[0], zone)
+    first = "" if found is None else found.strftime("%a %d %b, %H:%M")
+    if len(minutes) == 1:
+        return first
+    if len({clock(minute, zone)[11:] for minute in minutes}) == 1:
+        return f"{first[-5:]} on {len(minutes)} days"
+    return f"{len(minutes)} times, first {first}"
 
 
 def _names(groups: Sequence[_Group], minute: int, jobs: Any) -> tuple[str, ...]:

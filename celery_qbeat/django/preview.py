@@ -30,6 +30,7 @@ class Shown:
 
     us: int
     local: str
+    offset: str
     utc: str
     away: str
     note: str
@@ -119,10 +120,10 @@ def _shown(schedule: Schedule, us: int, now: int) -> Shown:
     zone = ZoneInfo(schedule.zone)
     local = moment(us, zone)
     name = "" if local is None else local.strftime("%a ")
-    offset = "" if local is None else local.strftime(" %z")
+    offset = "" if local is None else f"UTC{local.isoformat()[-6:]}"
     note = schedule.note(us) if isinstance(schedule, Noted) else ""
     away = "at once" if us <= now else ago(us, now)
-    return Shown(us, f"{name}{clock(us, zone)}{offset}", f"{clock(us, UTC)}Z", away, note)
+    return Shown(us, f"{name}{clock(us, zone)}", offset, f"{clock(us, UTC)}Z", away, note)
 
 
 def _difference(job: Job, before: Before, rules: RowRules, now: int) -> Difference | None:

@@ -70,17 +70,27 @@ def ago(us: int, now: int) -> str:
     return f"{length(now - us)} ago" if us < now else f"in {length(us - now)}"
 
 
-def cell(us: int | None, now: int) -> SafeString | str:
-    """A time for a table: the clock, and below it how far away that is."""
-    if us is None:
-        return "–"
-    found = moment(us)
-    if found is None:
+def short(us: int, now: int) -> str:
+    """The clock without what goes without saying: `21:49:07` today, `Mon 30 Nov 02:30` this year."""
+    found, today = moment(us), moment(now)
+    if found is None or today is None:
         return str(us)
-    return format_html(
-        '<time datetime="{}" title="{} UTC">{}</time><br><span class="qb-quiet">{}</span>',
-        found.isoformat(),
-        clock(us, UTC),
-        clock(us),
-        ago(us, now),
-    )
+    if found.date() == today.date():
+        return found.strftime("%H:%M:%S")
+    return found.strftime("%a %d %b %H:%M" if found.year == today.year else "%Y-%m-%d %H:%M")
+
+
+def cell(us: int | None, now: int, *, quiet: bool = False) -> SafeString | str:
+    """A time for a table: as short as can be, and how far away that is; the rest is in its title.
+
+    `quiet`: on one line, as the small print of something else.
+    """
+    found = None if us is None else moment(us)
+    if us is None or found is None:
+        return "–" if us is None else str(us)
+    title = f"{clock(us)} ({clock(us, UTC)} UTC)"
+    if quiet:
+        words = '<time class="qb-quiet" datetime="{}" title="{}">{}</time>'
+        return format_html(words, found.isoformat(), title, ago(us, now))
+    words = '<time datetime="{}" title="{}">{}</time><br><span class="qb-quiet">{}</span>'
+    return format_html(words, found.isoformat(), title, short(us, now), ago(us, now))

@@ -4,6 +4,7 @@ Migrates, makes a user and some jobs, then runs a worker, a beat and Django's se
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -55,6 +56,7 @@ def prepare():
 
 
 def main():
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     prepare()
     commands = [
         ["-m", "celery", "-A", "shop", "--quiet", "worker", "--loglevel=INFO", "--concurrency=2"],

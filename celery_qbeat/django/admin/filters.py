@@ -14,6 +14,17 @@ from celery_qbeat.django.times import microseconds, now_us, viewers_zone
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.schedules import KINDS
 
+COMMON = (
+    Verdict.SUCCEEDED,
+    Verdict.SENT,
+    Verdict.FAILED,
+    Verdict.LOST,
+    Verdict.SKIPPED,
+    Verdict.MISSED,
+    Verdict.REFUSED,
+    Verdict.IN_DOUBT,
+)
+
 
 class Choice(admin.SimpleListFilter):
     """A filter with fixed choices."""
@@ -55,7 +66,7 @@ class HealthFilter(Choice):
 class LastVerdictFilter(Choice):
     title = "last verdict"
     parameter_name = "verdict"
-    words = tuple((verdict.value, verdict.value) for verdict in Verdict)
+    words = tuple((verdict.value, verdict.value) for verdict in COMMON)
 
     def queryset(self, _request: Any, queryset: Any) -> Any:
         return queryset.filter(state__last_verdict=self.value()) if self.value() else queryset
@@ -81,10 +92,19 @@ class ScopeFilter(admin.SimpleListFilter):
 class VerdictFilter(Choice):
     title = "verdict"
     parameter_name = "verdict"
-    words = LastVerdictFilter.words
+    words = tuple((verdict.value, verdict.value) for verdict in Verdict)
 
     def queryset(self, _request: Any, queryset: Any) -> Any:
         return queryset.filter(verdict=self.value()) if self.value() else queryset
+
+
+class HandFilter(Choice):
+    title = "cause"
+    parameter_name = "hand"
+    words = (("0", "its schedule"), ("1", "asked for by hand"))
+
+    def queryset(self, _request: Any, queryset: Any) -> Any:
+        return queryset.filter(by_hand=self.value() == "1") if self.value() else queryset
 
 
 class DayFilter(admin.SimpleListFilter):

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
+from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
@@ -84,11 +85,13 @@ class JobPages:
         jobs = self._visible_jobs(request)
         zone = _zone_of(request)
         running = jobs.filter(enabled=True).exclude(worker__in=Worker.objects.filter(enabled=False).values("pk"))
-        found = forecast(running, read_project().rules, zone, now_us())
+        good = running.filter(Q(state__isnull=True) | Q(state__problem=""))
+        found = forecast(good, read_project().rules, zone, now_us())
         extra = {
             "forecast": found,
             "picture": heatmap(found.days, found.counts, found.peak_cells),
             "zone": str(zone),
+            "troubled": running.count() - found.jobs + found.unreadable,
             "title": "Forecast",
         }
         return self._page(request, "admin/qbeat/forecast.html", extra)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.utils import quote
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import mark_safe
 from django.utils.text import Truncator
@@ -29,9 +31,10 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
     """A row is the interface: whatever is saved here, a running beat takes in within about a second."""
 
     form = JobForm
-    change_list_template = "admin/qbeat/job/change_list.html"
+    change_list_template = "admin/qbeat/list.html"
     change_form_template = "admin/qbeat/job/change_form.html"
-    list_display = ("id", "on", "task", "plan", "next_run", "last_run", "last_verdict", "health")
+    list_display = ("job", "on", "plan", "next_run", "last_run", "health")
+    list_display_links = None
     list_filter = (HealthFilter, "enabled", KindFilter, LastVerdictFilter, ScopeFilter)
     search_fields = ("id", "fn", "description")
     search_help_text = "Part of an id, a task or a description."
@@ -60,6 +63,9 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
     class Media:
         css = {"all": ("qbeat/qbeat.css",)}
         js = ("qbeat/preview.js",)
+
+    def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
+        return super().changelist_view(request, {"title": "Jobs", **(extra_context or {})})
 
     def get_readonly_fields(self, _request: Any, obj: Any = None) -> tuple[str, ...]:
         return ("id",) if obj else ()
@@ -99,14 +105,16 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
 
     # Columns.
 
+    @admin.display(description="job", ordering="id")
+    def job(self, job: Any) -> Any:
+        address = reverse(f"{self.admin_site.name}:qbeat_job_change", args=[quote(job.pk)])
+        scope = format_html(", in {}", job.worker) if job.worker else ""
+        link = '<a href="{}"><b>{}</b></a><br><span class="qb-quiet">{}{}</span>'
+        return format_html(link, address, job.pk, job.fn, scope)
+
     @admin.display(description="on", boolean=True, ordering="enabled")
     def on(self, job: Any) -> bool:
         return bool(job.enabled)
-
-    @admin.display(description="task", ordering="fn")
-    def task(self, job: Any) -> Any:
-        scope = format_html('<br><span class="qb-quiet">in {}</span>', job.worker) if job.worker else ""
-        return format_html("{}{}", job.fn, scope)
 
     @admin.display(description="schedule", ordering="schedule_kind")
     def plan(self, job: Any) -> Any:
@@ -122,12 +130,10 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
     @admin.display(description="last run", ordering="state__last_run_us")
     def last_run(self, job: Any) -> Any:
         state = getattr(job, "state", None)
-        return cell(state.last_run_us, now_us()) if state else "–"
-
-    @admin.display(description="last verdict", ordering="state__last_verdict")
-    def last_verdict(self, job: Any) -> Any:
-        state = getattr(job, "state", None)
-        return badge(state.last_verdict) if state else "–"
+        if not state or not (state.last_verdict or state.last_run_us):
+            return "–"
+        when = cell(state.last_run_us, now_us(), quiet=True) if state.last_run_us is not None else ""
+        return format_html("{}<br>{}", badge(state.last_verdict), when)
 
     @admin.display(description="late / problem", ordering="state__late_after_us")
     def health(self, job: Any) -> Any:

@@ -8,8 +8,9 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
+from django.utils.text import Truncator
 
-from celery_qbeat.django.admin.filters import DayFilter, VerdictFilter
+from celery_qbeat.django.admin.filters import DayFilter, HandFilter, VerdictFilter
 from celery_qbeat.django.admin.paginator import Bounded
 from celery_qbeat.django.models import Job, Run
 from celery_qbeat.django.panel import duration
@@ -17,14 +18,17 @@ from celery_qbeat.django.permissions import scopes_of, within
 from celery_qbeat.django.times import cell, clock, length, now_us
 from celery_qbeat.django.verdicts import badge
 
+SHOWN_LATE_US = 10_000
+
 
 @admin.register(Run)
 class RunAdmin(admin.ModelAdmin):
     """Every slot and what became of it. Nothing here can be changed."""
 
-    list_display = ("slot", "job", "result", "late", "took", "how", "detail_short")
+    change_list_template = "admin/qbeat/list.html"
+    list_display = ("slot", "job", "result", "late", "took", "remarks")
     list_display_links = ("slot",)
-    list_filter = (VerdictFilter, DayFilter, "by_hand")
+    list_filter = (DayFilter, HandFilter, VerdictFilter)
     search_fields = ("=job_id", "=task_id")
     search_help_text = "A job's id or a task id, exactly."
     show_full_result_count = False
@@ -50,6 +54,9 @@ class RunAdmin(admin.ModelAdmin):
 
     class Media:
         css = {"all": ("qbeat/qbeat.css",)}
+
+    def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
+        return super().changelist_view(request, {"title": "Runs", **(extra_context or {})})
 
     def get_queryset(self, request: Any) -> Any:
         runs = super().get_queryset(request)
@@ -97,7 +104,7 @@ class RunAdmin(admin.ModelAdmin):
 
     @admin.display(description="late", ordering="late_us")
     def late(self, run: Any) -> str:
-        return length(run.late_us) if run.late_us else "–"
+        return length(run.late_us) if run.late_us >= SHOWN_LATE_US else "–"
 
     @admin.display(description="took")
     def took(self, run: Any) -> str:
@@ -105,15 +112,13 @@ class RunAdmin(admin.ModelAdmin):
         return "–" if found is None else length(found)
 
     @admin.display(description="remarks")
-    def how(self, run: Any) -> str:
-        remarks = ["by hand"] if run.by_hand else []
+    def remarks(self, run: Any) -> str:
+        words = [Truncator(run.detail).chars(120)] if run.detail else []
+        if run.by_hand and not run.detail.startswith("by hand"):
+            words.insert(0, "by hand")
         if run.collapsed:
-            remarks.append(f"stands for {run.collapsed:,} more")
-        return ", ".join(remarks)
-
-    @admin.display(description="detail")
-    def detail_short(self, run: Any) -> str:
-        return run.detail if len(run.detail) <= 120 else f"{run.detail[:117]}..."
+            words.append(f"stands for {run.collapsed:,} older ones")
+        return "; ".join(words)
 
     @admin.display(description="claimed")
     def claimed(self, run: Any) -> str:

@@ -20,6 +20,7 @@ class WorkerAdmin(admin.ModelAdmin):
     """Disabling a scope pauses all its jobs."""
 
     form = WorkerForm
+    change_list_template = "admin/qbeat/list.html"
     list_display = ("name", "enabled", "queue", "queues_listed", "functions_listed", "jobs", "late")
     list_filter = ("enabled",)
     search_fields = ("name", "description")
@@ -30,6 +31,9 @@ class WorkerAdmin(admin.ModelAdmin):
 
     def get_changelist(self, _request: Any, **_: Any) -> Any:
         return WithCounts
+
+    def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
+        return super().changelist_view(request, {"title": "Worker scopes", **(extra_context or {})})
 
     def get_readonly_fields(self, _request: Any, obj: Any = None) -> tuple[str, ...]:
         return ("name",) if obj else ()

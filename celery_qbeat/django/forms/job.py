@@ -126,7 +126,7 @@ class JobForm(forms.ModelForm):
     def _refuse_stale(self, seen: str) -> None:
         """The page may have been open while somebody else edited the row; saving twice says that one means it."""
         if seen and self.instance.pk and seen != str(self.instance.rev):
-            typed: Any = dict(self.data.items())
+            typed: Any = self.data.copy()
             typed[self.add_prefix("seen_rev")] = str(self.instance.rev)
             self.data = typed
             self.add_error(

@@ -27,13 +27,15 @@ def text(x: float, y: float, words: str, class_: str = "", anchor: str = "start"
 
 
 def drawing(width: float, height: float, label: str, *parts: Part) -> SafeString:
-    """The whole picture; it takes the width that it is given. `label` is what a screen reader says."""
+    """The whole picture, in CSS pixels. `label` is what a screen reader says."""
     return element(
         "svg",
         element("title", label),
         *parts,
         class_="qb-picture",
         viewBox=f"0 0 {_text(width)} {_text(height)}",
+        width=width,
+        height=height,
         role="img",
         xmlns="http://www.w3.org/2000/svg",
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.utils.safestring import SafeString
 
 from celery_qbeat.django.pictures.svg import Part, drawing, element, patterns, text
-from celery_qbeat.django.times import ago, clock, length
+from celery_qbeat.django.times import SECOND, ago, clock, length
 from celery_qbeat.django.verdicts import look
 
 LEFT, RIGHT, STEP, BAR = 64, 12, 22, 14
@@ -32,7 +32,7 @@ def timeline(runs: Sequence[Bar], following: Sequence[int], now: int) -> SafeStr
     columns = len(runs) + len(following) + 1
     width = LEFT + columns * STEP + RIGHT
     longest = max((run.duration_us or 0 for run in runs), default=0)
-    latest = max((run.late_us for run in runs), default=0)
+    latest = max((run.late_us for run in runs if run.late_us >= SECOND), default=0)
     parts: list[Part] = [patterns(), *_axes(width, longest, latest, runs)]
     for number, run in enumerate(runs):
         parts.append(_run(LEFT + number * STEP, run, longest, latest, now))
@@ -64,14 +64,14 @@ def _run(x: float, run: Bar, longest: int, latest: int, now: int) -> SafeString:
     words = f"{run.verdict}: {clock(run.slot_us)} ({ago(run.slot_us, now)})"
     if run.duration_us is not None:
         words += f", took {length(run.duration_us)}"
-    if run.late_us:
+    if run.late_us >= SECOND:
         words += f", {length(run.late_us)} late"
     parts: list[Part] = [element("title", f"{words}. {run.words}".rstrip(". "))]
     parts.append(
         element("rect", x=x, y=BASE - tall, width=BAR, height=tall, rx=2, class_=f"qb-bar qb-bar-{found.style}")
     )
     parts.append(text(x + BAR / 2, BASE - tall - 5, found.sign, f"qb-sign qb-fill-{found.style}", "middle"))
-    if run.late_us and latest:
+    if run.late_us >= SECOND:
         low = max(2, round(LOW * run.late_us / latest))
         parts.append(element("rect", x=x + BAR / 2 - 2, y=BASE + 3, width=4, height=low, class_="qb-late"))
     return element("g", *parts)

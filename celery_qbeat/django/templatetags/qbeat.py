@@ -30,6 +30,12 @@ def length_us(us: int) -> str:
 
 
 @register.filter
+def thousands(number: int) -> str:
+    """12,345."""
+    return f"{number:,}"
+
+
+@register.filter
 def verdict(word: Any) -> str:
     """A verdict's badge."""
-    return str(verdicts.badge(word)) if not word else verdicts.badge(word)
+    return verdicts.badge(word or "")
