@@ -58,7 +58,8 @@ def chunks(items: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
 def among(connection: sa.Connection, column: sa.ColumnElement[T], values: Sequence[T]) -> sa.ColumnElement[bool]:
     """`column IN (values)`; as one array on PostgreSQL, whose driver is slow with a thousand parameters."""
     if connection.dialect.name != "postgresql":
-        return column.in_(values)
+        # With the column's type: SQLite lets people use a blob as an id.
+        return column.in_(sa.bindparam(None, list(values), type_=column.type, expanding=True))
     kind = sa.BigInteger if values and isinstance(values[0], int) else sa.Text
     return column == sa.any_(sa.bindparam(None, list(values), type_=postgresql.ARRAY(kind)))
 

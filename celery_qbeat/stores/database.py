@@ -111,6 +111,10 @@ class Database(ABC):
         """A reason why this server cannot be used, found at open; empty: none."""
         return ""
 
+    def rows(self, connection: sa.Connection, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        """What people wrote, whatever they wrote."""
+        return connection.execute(query).all()
+
     def text(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """A JSON column as its text."""
         return sa.cast(column, sa.Text)

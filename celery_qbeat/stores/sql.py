@@ -162,7 +162,9 @@ class SqlStore:
     def _part(self, connection: sa.Connection, after: Any) -> list[tuple[Row, State | None]]:
         jobs = tables.jobs.c
         query = sa.select(*self._row_columns).order_by(jobs.id).limit(reading.ROWS_A_PART)
-        return self._joined(connection, query if after is None else query.where(jobs.id > after))
+        return self._joined(
+            connection, query if after is None else query.where(jobs.id > sa.literal(after, jobs.id.type))
+        )
 
     def _rows(self, job_ids: Sequence[Any]) -> dict[str, tuple[Row, State | None] | None]:
         found: dict[str, tuple[Row, State | None] | None] = dict.fromkeys(map(key, job_ids))
@@ -179,7 +181,7 @@ class SqlStore:
         )
 
     def _joined(self, connection: sa.Connection, query: sa.Select[Any]) -> list[tuple[Row, State | None]]:
-        rows = [dict(zip(ROW_COLUMNS, row, strict=True)) for row in connection.execute(query).all()]
+        rows = [dict(zip(ROW_COLUMNS, row, strict=True)) for row in self._database.rows(connection, query)]
         states = reading.states(connection, [row["id"] for row in rows])
         self._known.update((key(row["id"]), row["rev"]) for row in rows)
         return [(row, states.get(row["id"])) for row in rows]

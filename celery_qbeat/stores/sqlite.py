@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.exc import DBAPIError
 
 from celery_qbeat.errors import SchemaError
 from celery_qbeat.stores import tables
@@ -109,10 +110,10 @@ class SQLite(Database):
             .where(meta.id == 1)
             .order_by(log.version)
         )
-        found = connection.execute(query).all()
+        found = self.rows(connection, query)
         if not found:
             raise SchemaError("the row of qbeat_meta is gone")
-        instance, floor = found[0][:2]
+        instance, floor = found[0].instance, found[0].log_floor
         versions = [row.version for row in found if row.version is not None]
         known = cursor.last <= floor or (versions and versions[0] == cursor.last)
         if floor > cursor.last or not known:
@@ -137,12 +138,32 @@ class SQLite(Database):
         raise_floor(connection, last)
         return gone
 
+    def rows(self, connection: sa.Connection, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        """SQLite stores any bytes as text; those that are no UTF-8 are read again, with marks in their place."""
+        try:
+            return connection.execute(query).all()
+        except DBAPIError as error:
+            if "decode" not in str(error.orig):
+                raise
+        raw = connection.connection.dbapi_connection
+        if not isinstance(raw, sqlite3.Connection):
+            raise TypeError(f"{raw!r} is not a connection of sqlite3")
+        raw.text_factory = _with_marks
+        try:
+            return connection.execute(query).all()
+        finally:
+            raw.text_factory = str
+
     def text(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         return column
 
     @staticmethod
     def _commits(connection: sa.Connection) -> int:
         return int(connection.exec_driver_sql("PRAGMA data_version").scalar_one())
+
+
+def _with_marks(text: bytes) -> str:
+    return text.decode(errors="replace")
 
 
 def _token(connection: sa.Connection) -> object:
