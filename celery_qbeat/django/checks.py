@@ -12,7 +12,7 @@ from django.db.utils import ConnectionDoesNotExist
 
 from celery_qbeat.django.database import missing_triggers
 from celery_qbeat.errors import SettingsError
-from celery_qbeat.settings import Settings, read_settings
+from celery_qbeat.settings import Settings
 
 OLDEST_SQLITE = (3, 38, 0)
 
@@ -25,7 +25,7 @@ def register() -> None:
 
 def check_project(**_: Any) -> list[checks.CheckMessage]:
     """Celery app, settings, and whether the admin and the beat look at the same database."""
-    from celery_qbeat.django.project import celery_app, find_celery_app
+    from celery_qbeat.django.project import find_celery_app, qbeat_settings
 
     if find_celery_app() is None:
         hint = "Make the project's package import it: `from .celery import app` in its __init__.py."
@@ -33,7 +33,7 @@ def check_project(**_: Any) -> list[checks.CheckMessage]:
             checks.Warning("No Celery app was made when Django started, so no row may run.", hint=hint, id="qbeat.W001")
         ]
     try:
-        settings = read_settings(celery_app().conf)
+        settings = qbeat_settings()
     except SettingsError as error:
         return [checks.Error(str(error), id="qbeat.E001")]
     return _check_settings(settings)

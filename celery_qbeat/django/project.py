@@ -28,7 +28,10 @@ class Project:
 
 def celery_app() -> Any:
     """The project's Celery app; Celery's own empty one, in which nothing may run, when nobody made one."""
-    return apps.get_app_config("qbeat").celery_app or find_celery_app() or current_app._get_current_object()
+    app = apps.get_app_config("qbeat").celery_app or find_celery_app() or current_app._get_current_object()
+    # Celery reads a configuration when a value is asked for; until then `key in conf` is false for every key.
+    app.conf.get("timezone")
+    return app
 
 
 def find_celery_app() -> Any:
@@ -44,10 +47,15 @@ def find_celery_app() -> Any:
     return made[0] if made else None
 
 
+def qbeat_settings() -> Settings:
+    """The project's qbeat settings. Raises SettingsError."""
+    return read_settings(celery_app().conf)
+
+
 def read_project() -> Project:
     """The project as it is now. Raises SettingsError for bad qbeat settings."""
     app = celery_app()
-    settings = read_settings(app.conf)
+    settings = qbeat_settings()
     return Project(settings, row_rules(settings), build_privileges(app, settings), read_scopes())
 
 

@@ -20,7 +20,6 @@ class Router:
 
 
 def _alias() -> str:
-    from celery_qbeat.django.project import celery_app
-    from celery_qbeat.settings import read_settings
+    from celery_qbeat.django.project import qbeat_settings
 
-    return read_settings(celery_app().conf).django_database
+    return qbeat_settings().django_database

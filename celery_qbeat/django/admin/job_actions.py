@@ -11,11 +11,10 @@ from django.db import models, router, transaction
 
 from celery_qbeat.django.models import Job, Leader, Request
 from celery_qbeat.django.permissions import narrowed, scopes_of
-from celery_qbeat.django.project import celery_app
+from celery_qbeat.django.project import qbeat_settings
 from celery_qbeat.django.status import writer_alive
 from celery_qbeat.django.times import now_us
 from celery_qbeat.privileges import TRUSTED
-from celery_qbeat.settings import read_settings
 
 MOST_COPIES = 100
 PART = 500
@@ -61,7 +60,7 @@ class JobActions:
         Request.objects.bulk_create(asked, batch_size=PART)
         self._log(request, names, CHANGE, "Asked for a run now.")
         word = "1 run" if len(names) == 1 else f"{len(names):,} runs"
-        alive, _ = writer_alive(Leader.objects.filter(pk=1).first(), read_settings(celery_app().conf), now)
+        alive, _ = writer_alive(Leader.objects.filter(pk=1).first(), qbeat_settings(), now)
         if alive:
             self._tell(request, f"Asked for {word}. The beat sends within about a second.", messages.SUCCESS)
         else:
