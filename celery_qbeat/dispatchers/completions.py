@@ -18,6 +18,7 @@ from celery_qbeat.ports import End, Flight
 log = logging.getLogger("celery_qbeat")
 
 PAUSE_S = 2.0
+PAUSES_PER_WAIT = 4
 DECLARE_S = 60.0
 RESTORE_S = 300.0
 
@@ -208,7 +209,7 @@ class CeleryCompletions:
             self._queue = None
         now = time.monotonic()
         # A broker that hangs costs every attempt its time limit: then the pauses are longer.
-        self._connect_again = now + PAUSE_S + 4 * (now - self._asked)
+        self._connect_again = now + PAUSE_S + PAUSES_PER_WAIT * (now - self._asked)
         self._connection.collect(0.1)
         if not self._away:
             self._away = True

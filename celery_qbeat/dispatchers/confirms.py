@@ -124,7 +124,7 @@ class ConfirmWire(Wire):
             self._receipts[task_id] = Receipt(task_id, Fate.BAD, text(error))
             self._open_numbers.clear()
         self._doubt_the_rest(text(error))
-        self._forget()
+        self._leave_channel()
 
     def _doubt_the_rest(self, why: str = "") -> None:
         for task_id in self._open_numbers.values():
@@ -134,7 +134,12 @@ class ConfirmWire(Wire):
     def _drop_channel_after(self, error: BaseException) -> None:
         if isinstance(error, self._connection.channel_errors):
             self._doubt_the_rest(text(error))
-            self._forget()
+            self._leave_channel()
+
+    def _leave_channel(self) -> None:
+        """py-amqp opens it anew by itself, but without confirms."""
+        self._connection.maybe_close_channel(self._channel)
+        self._forget()
 
     def _answered(self, number: int, multiple: bool) -> list[str]:
         numbers = [n for n in self._open_numbers if n <= number] if multiple else [number]

@@ -145,7 +145,7 @@ def _reason(result: Any, traceback: str) -> tuple[str, str]:
     """The error's type and the first line of its message."""
     if isinstance(result, dict) and isinstance(result.get("exc_type"), str):
         said = result.get("exc_message")
-        first = said[0] if isinstance(said, (list, tuple)) and said else said
+        first = next(iter(said), None) if isinstance(said, (list, tuple)) else said
         lines = "" if first is None else str(first).strip()
         return result["exc_type"], lines.splitlines()[0] if lines else ""
     lines = traceback.strip()

@@ -258,7 +258,7 @@ def test_a_task_can_read_its_nominal_slot(stage: Stage) -> None:
 
 
 def test_a_worker_says_what_it_has_and_nobody_says_what_ended(stage: Stage) -> None:
-    running = stage.send("running", "sleep", args="[3]")
+    running = stage.send("running", "sleep", args="[2]")
     stage.project.wait_records(1, "sleep")
     asked = [running, stage.runs["success"], stage.runs["a queue that nobody reads"]]
     assert stage.completions.still_running(asked) == {running}
@@ -280,8 +280,8 @@ def test_a_run_that_is_terminated_is_known_to_the_result_backend_alone(stage: St
 
 
 def test_a_thousand_ends_arrive_in_takes_that_keep_their_budget(stage: Stage) -> None:
-    if stage.pool != "prefork":
-        pytest.skip("the same queue, the same messages")
+    if (stage.broker, stage.pool) != ("redis", "prefork"):
+        pytest.skip("once is enough, on the slower broker")
     shipments = [run_of(row(f"job.{n}", "proj.tasks.quiet")) for n in range(1000)]
     assert set(fates(stage.dispatcher.send(shipments, yes))) == {"sent"}
     wanted = {shipment.run.task_id for shipment in shipments}

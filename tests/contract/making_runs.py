@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from kombu import Queue
+from kombu import Producer, Queue
 
-from celery_qbeat.jobs import Job, Run, Verdict, Worker, task_id
+from celery_qbeat.dispatchers import CeleryCompletions
+from celery_qbeat.dispatchers.broker import done_address, done_queue
+from celery_qbeat.jobs import Job, Run, Verdict, Worker, run_token, task_id
 from celery_qbeat.ports import Receipt, Shipment
 from celery_qbeat.schedules import parse
 
 INSTANCE = "5f0c2b9e-7f43-4a55-9a3e-0d6f1c2b3a4d"
 TASK = "proj.tasks.record"
+BUDGET_S = 5.0
 
 _slots = itertools.count(1_790_000_000_000_000, 60_000_000)
 
@@ -83,3 +86,32 @@ def take_all(app: Celery, queue: str = "celery", **declared: Any) -> list[Any]:
 
 def fresh_id() -> str:
     return str(uuid.uuid4())
+
+
+class Desk:
+    """A reader of ends, and somebody who writes to its queue."""
+
+    def __init__(self, broker: str, folder: Path) -> None:
+        self.app: Celery = make_app(broker, folder)
+        self.completions = self.another()
+        # The queue is there, as it is when runs end.
+        self.completions.take(0.0)
+
+    def another(self) -> CeleryCompletions:
+        return CeleryCompletions(self.app, namespace="test", instance=lambda: INSTANCE)
+
+    def report(self, run: str, outcome: str = "success", **more: Any) -> None:
+        kwargs = {"v": 1, "run": run, "outcome": outcome, "token": run_token(INSTANCE, run), **more}
+        self.write([[], kwargs, {}])
+
+    def write(self, body: Any, **options: Any) -> None:
+        with self.app.connection_for_write() as connection:
+            address = done_address(connection, "test")
+            assert address is not None
+            queue = done_queue(address)
+            options = {"serializer": "json", "declare": [queue], **options}
+            Producer(connection).publish(body, exchange=address.exchange, routing_key=address.key, **options)
+
+    def take(self) -> list[tuple[str, Verdict]]:
+        ends = self.completions.take(BUDGET_S)
+        return [(end.task_id, end.verdict) for end in ends]

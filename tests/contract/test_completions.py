@@ -10,56 +10,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery.backends.database.models import Task as TaskRow
 from celery.exceptions import NotRegistered
-from kombu import Producer
+from sqlalchemy import LargeBinary
 
 from celery_qbeat.dispatchers import CeleryCompletions
-from celery_qbeat.dispatchers.broker import done_address, done_queue
 from celery_qbeat.jobs import Verdict, run_token
 from celery_qbeat.ports import End, Flight
-from tests.contract.making_runs import INSTANCE, fresh_id, make_app
+from tests.contract.making_runs import BUDGET_S, INSTANCE, Desk, fresh_id, make_app
 from tests.servers import RabbitMQ, Redis, wait_for
 
 # Celery's own result backend for Redis.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
-BUDGET_S = 5.0
 QUEUE = "qbeat.done.test"
 
 
-class Desk:
-    """A reader of ends, and somebody who writes to its queue."""
-
-    def __init__(self, broker: str, folder: Path) -> None:
-        self.app: Celery = make_app(broker, folder)
-        self.completions = self.another()
-        # The queue is there, as it is when runs end.
-        self.completions.take(0.0)
-
-    def another(self) -> CeleryCompletions:
-        return CeleryCompletions(self.app, namespace="test", instance=lambda: INSTANCE)
-
-    def report(self, run: str, outcome: str = "success", **more: Any) -> None:
-        kwargs = {"v": 1, "run": run, "outcome": outcome, "token": run_token(INSTANCE, run), **more}
-        self.write([[], kwargs, {}])
-
-    def write(self, body: Any, **options: Any) -> None:
-        with self.app.connection_for_write() as connection:
-            address = done_address(connection, "test")
-            assert address is not None
-            queue = done_queue(address)
-            options = {"serializer": "json", "declare": [queue], **options}
-            Producer(connection).publish(body, exchange=address.exchange, routing_key=address.key, **options)
-
-    def take(self) -> list[tuple[str, Verdict]]:
-        ends = self.completions.take(BUDGET_S)
-        return [(end.task_id, end.verdict) for end in ends]
+@pytest.fixture(scope="module")
+def rabbit_url(rabbitmq_server: RabbitMQ) -> Iterator[str]:
+    with rabbitmq_server.virtual_host() as url:
+        yield url
 
 
 @pytest.fixture(params=["redis", "amqp", "filesystem", "memory"])
 def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
-    fixture = {"redis": "redis_url", "amqp": "rabbitmq_url"}.get(request.param)
+    fixture = {"redis": "redis_url", "amqp": "rabbit_url"}.get(request.param)
     url = request.getfixturevalue(fixture) if fixture else f"{request.param}://"
     made = Desk(url, tmp_path)
     yield made
@@ -231,42 +206,6 @@ def test_what_a_killed_beat_took_comes_back_on_redis(
     dead._connection.collect(0.1)
 
 
-@pytest.mark.chaos
-@pytest.mark.parametrize("kind", ["redis", "rabbitmq"])
-def test_a_broker_that_goes_away_and_comes_back(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, logger="celery_qbeat")
-    server: Redis | RabbitMQ = request.getfixturevalue(f"own_{kind}")()
-    desk = Desk(server.url, tmp_path)
-    assert desk.take() == []
-    run = fresh_id()
-    desk.report(run)
-    assert desk.take() == [(run, Verdict.SUCCEEDED)]
-    server.freeze()
-    desk.completions.ack()
-    assert desk.take() == []
-    server.thaw()
-    server.stop()
-    assert desk.take() == []
-    assert desk.completions.still_running([run]) == frozenset()
-    server.start()
-    wait_for(lambda: desk.take() or "is back" in caplog.text, 20)
-    desk.take()
-    desk.completions.ack()
-    again = fresh_id()
-    desk.report(again)
-    assert (again, Verdict.SUCCEEDED) in wait_for(desk.take, 20)
-    desk.completions.ack()
-    lines = [record.getMessage().partition(" (")[0] for record in caplog.records]
-    assert lines == [
-        "completions: the broker is away, ends of runs are not read",
-        "completions: the broker is back",
-    ]
-    desk.completions.close()
-    desk.completions.close()
-
-
 def test_without_a_result_backend_nothing_is_known(desk: Desk) -> None:
     assert desk.completions.look_up([Flight(fresh_id(), "job", 1, 2)]) == []
 
@@ -279,6 +218,8 @@ def test_what_a_result_backend_knows_becomes_an_end(kind: str, request: pytest.F
         "sqlite": lambda: f"db+sqlite:///{tmp_path / 'results.sqlite3'}",
         "file": lambda: f"file://{tmp_path / 'results'}",
     }[kind]()
+    if kind == "sqlite" and not isinstance(TaskRow.result.type, LargeBinary):
+        pytest.skip("this Celery stores pickles in SQL, which are not read")
     app = make_app("memory://", tmp_path, result_backend=url)
     ids = [fresh_id() for _ in range(8)]
     backend = app.backend

@@ -28,6 +28,7 @@ from tests.contract.making_runs import (
     take_all,
     yes,
 )
+from tests.servers import RabbitMQ
 
 DAY = 86_400
 
@@ -38,6 +39,7 @@ class Bench:
     def __init__(self, broker: str, folder: Path) -> None:
         self.broker = broker
         self.folder = folder
+        self.queues: set[str] = set()
         self.app = make_app(broker, folder)
         self.use(self.app)
 
@@ -57,20 +59,28 @@ class Bench:
         """Send it and return the message that arrived."""
         (receipt,) = self.dispatcher.send([shipment], yes)
         assert receipt.fate.value == "sent", receipt.detail
+        self.queues.add(queue)
         (message,) = take_all(self.app, queue, **declared)
         return message
 
 
+@pytest.fixture(scope="module")
+def rabbit_url(rabbitmq_server: RabbitMQ) -> Iterator[str]:
+    with rabbitmq_server.virtual_host() as url:
+        yield url
+
+
 @pytest.fixture(params=["redis", "amqp", "filesystem", "memory"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    fixture = {"redis": "redis_url", "amqp": "rabbitmq_url"}.get(request.param)
+    fixture = {"redis": "redis_url", "amqp": "rabbit_url"}.get(request.param)
     url = request.getfixturevalue(fixture) if fixture else f"{request.param}://"
     made = Bench(url, tmp_path)
     yield made
     made.dispatcher.close()
-    if request.param == "memory":
-        for queue in ("celery", "vip"):
-            take_all(made.app, queue)
+    if request.param in ("amqp", "memory"):
+        with made.app.connection_for_write() as connection:
+            for queue in made.queues | {"celery"}:
+                connection.default_channel.queue_delete(queue)
 
 
 # ---------------------------------------------------------------- the port

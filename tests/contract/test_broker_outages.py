@@ -1,7 +1,8 @@
-"""Brokers that go away, hang, refuse: what a dispatcher says then is true."""
+"""Brokers that go away, hang, refuse: what is said of each run then is true."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +14,21 @@ from kombu import Queue
 
 from celery_qbeat.dispatchers import CeleryDispatcher
 from celery_qbeat.dispatchers.confirms import BLOCKED
+from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import Receipt
-from tests.contract.making_runs import INSTANCE, entry, fates, make_app, row, run_of, runs_of, take_all, yes
+from tests.contract.making_runs import (
+    INSTANCE,
+    Desk,
+    entry,
+    fates,
+    fresh_id,
+    make_app,
+    row,
+    run_of,
+    runs_of,
+    take_all,
+    yes,
+)
 from tests.servers import RabbitMQ, Redis, wait_for
 
 pytestmark = pytest.mark.chaos
@@ -99,18 +113,6 @@ def check_story(receipts: list[Receipt], arrived: list[str]) -> None:
     assert order == sorted(order, key=["sent", "doubt", "not sent"].index)
 
 
-def test_a_broker_that_is_away_means_surely_not_sent_and_the_first_that_is_back_means_sent(bench: Bench) -> None:
-    assert fates(bench.send(runs_of(row(), 2))) == ["sent"] * 2
-    bench.server.stop()
-    for _ in range(2):
-        receipts = bench.send(runs_of(row(), 60))
-        assert fates(receipts) == ["not sent"] * 60
-        assert all(receipt.detail for receipt in receipts)
-    bench.server.start()
-    assert fates(bench.send(runs_of(row(), 2))) == ["sent"] * 2
-    assert len(bench.arrived()) == 4
-
-
 def test_a_broker_that_restarted_between_two_sends_leaves_no_doubt(bench: Bench) -> None:
     assert fates(bench.send(runs_of(row(), 1))) == ["sent"]
     bench.server.restart()
@@ -130,12 +132,17 @@ def test_a_broker_that_hangs_before_the_first_letter_leaves_no_doubt(bench: Benc
     wait_for(lambda: fates(bench.send([run_of(row())])) == ["sent"], 20)
 
 
-@pytest.mark.parametrize("at", [5, 21])
-def test_a_broker_that_is_killed_in_the_middle(bench: Bench, at: int) -> None:
-    receipts = bench.send(runs_of(row(), 100), Bomb(at, bench.server.kill))
+def test_a_broker_that_is_killed_in_the_middle_and_stays_away(bench: Bench) -> None:
+    receipts = bench.send(runs_of(row(), 100), Bomb(21, bench.server.kill))
+    assert "sent" not in fates(receipts)[21:]
+    for _ in range(2):
+        away = bench.send(runs_of(row(), 60))
+        assert fates(away) == ["not sent"] * 60
+        assert all(receipt.detail for receipt in away)
     bench.server.start()
-    assert "sent" not in fates(receipts)[at:]
     check_story(receipts, bench.arrived())
+    assert fates(bench.send(runs_of(row(), 2))) == ["sent"] * 2
+    assert len(bench.arrived()) == 2
 
 
 @pytest.mark.parametrize("at", [1, 21])
@@ -149,6 +156,45 @@ def test_a_broker_that_hangs_in_the_middle(bench: Bench, at: int) -> None:
     assert "not sent" in fates(receipts)
     assert fates(bench.send([run_of(row())])) == ["sent"], "and works again at once"
     check_story(receipts, bench.arrived()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "outage"), [("redis_with_memory", "stop"), ("redis_with_memory", "freeze"), ("own_rabbit", "freeze")]
+)
+def test_while_the_broker_is_away_no_ends_are_read_and_this_is_said_once(
+    kind: str,
+    outage: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("celery_qbeat.dispatchers.completions.PAUSE_S", 0.1)
+    monkeypatch.setattr("celery_qbeat.dispatchers.completions.PAUSES_PER_WAIT", 0)
+    caplog.set_level(logging.INFO, logger="celery_qbeat")
+    server: Broker = request.getfixturevalue(kind)
+    desk = Desk(server.url, tmp_path)
+    run = fresh_id()
+    desk.report(run)
+    assert desk.take() == [(run, Verdict.SUCCEEDED)]
+    getattr(server, outage)()
+    desk.completions.ack()
+    assert desk.take() == []
+    assert desk.completions.still_running([run]) == frozenset()
+    server.start() if outage == "stop" else server.thaw()
+    wait_for(lambda: desk.take() or "is back" in caplog.text, 20)
+    desk.completions.ack()
+    again = fresh_id()
+    desk.report(again)
+    assert (again, Verdict.SUCCEEDED) in wait_for(desk.take, 20)
+    desk.completions.ack()
+    lines = [record.getMessage().partition(" (")[0] for record in caplog.records]
+    assert lines == [
+        "completions: the broker is away, ends of runs are not read",
+        "completions: the broker is back",
+    ]
+    desk.completions.close()
+    desk.completions.close()
 
 
 # ---------------------------------------------------------------- Redis
