@@ -15,6 +15,11 @@ from celery_qbeat.ports import Completions, End, Flight
 SILENT_US = 3_000_000
 """Runs that have been silent for this long are looked up in the result backend."""
 
+LEASES_A_CHECK = 1_000
+
+BACKLOG_S = 1.0
+"""The pause after a check of leases that did not get to the end of them."""
+
 
 class Lander:
     """Ends the runs in flight, and lets their jobs run again."""
@@ -50,10 +55,11 @@ class Lander:
         at = self._parts.clock.monotonic()
         if at < self._next_lease_check:
             return
-        overdue = self._desk.flights.overdue(now)
+        overdue = self._desk.flights.overdue(now, LEASES_A_CHECK)
         if not overdue:
             return
-        self._next_lease_check = at + self._parts.limits.lease_check_s
+        full = len(overdue) == LEASES_A_CHECK
+        self._next_lease_check = at + (BACKLOG_S if full else self._parts.limits.lease_check_s)
         known: Sequence[End] = ()
         running: frozenset[str] = frozenset()
         completions = self._parts.completions

@@ -332,4 +332,3 @@ class Sender:
             report.sent(job, run)
         task_ids = [run.task_id for _, run in runs]
         desk.owed.append(lambda epoch: store.sent(epoch, batch_id, task_ids, now, closes=closes))
-
