@@ -103,6 +103,11 @@ class Scene:
     def messages(self) -> list[Message]:
         return list(self._tap.messages)
 
+    def arrived(self) -> int:
+        """How many messages there are, when none is left at the broker."""
+        self.wait(self._tap.drained, "all messages are seen")
+        return len(self._tap.messages)
+
     def ledger(self) -> list[Entry]:
         """All lines, in the order in which they were written."""
         found: list[Entry] = read_database(self.project.database_url)["ledger"]
