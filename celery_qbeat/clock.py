@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 
+# CLOCK_MONOTONIC stands still while a machine is suspended: a lease would look trusted that Redis gave away long ago.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class SystemClock:
-    """Wall time in microseconds (UTC) and monotonic seconds, from the operating system."""
+    """Wall time in microseconds (UTC) and steady seconds that go on in a suspended machine, from the operating system."""
 
     def now_us(self) -> int:
         return time.time_ns() // 1000
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(_STEADY)
