@@ -9,7 +9,7 @@ _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
-    """Wall time in microseconds (UTC) and steady seconds that go on in a suspended machine, from the operating system."""
+    """Wall time in microseconds (UTC), and steady seconds that go on in a suspended machine."""
 
     def now_us(self) -> int:
         return time.time_ns() // 1000
