@@ -72,6 +72,7 @@ class History:
         self.code = _code_jobs(rng) if rng.random() < 0.4 else []
         self.observer = Observer(world, self.database, self.code)
         self.auditor = Auditor(world, self.database, self.broker, self.observer)
+        self.observer.race = self.edit
         self.faults: dict[str, int] = {}
         self.standalone = rng.random() < 0.2
         self.ttl_s = rng.choice((6.5, 9.0))
@@ -100,7 +101,7 @@ class History:
             Parts(
                 store=self.mutant.store(self.database, Link(beat, self.observer)),
                 gate=gate,
-                dispatcher=SimDispatcher(beat, self.broker),
+                dispatcher=SimDispatcher(beat, self.broker, gate),
                 clock=beat,
                 privileges=Privileges(registered=frozenset({"app.a", "app.b"})),
                 completions=SimCompletions(beat, self.broker) if self.seconds != 60.0 else None,
@@ -124,7 +125,8 @@ class History:
     def keep_alive(self) -> None:
         """Somebody looks after the beats now and then."""
         idle = [beat for beat in self.world.alive if beat.idle]
-        if len(self.world.alive) < self.wanted or (self.standalone and idle and not any(b.engine.writing for b in idle)):
+        nobody = bool(idle) and not any(beat.engine.writing for beat in idle)
+        if len(self.world.alive) < self.wanted or (self.standalone and nobody):
             self.start_beat()
         self.world.at(self.world.now + 20.0, self.keep_alive)
 
@@ -153,13 +155,14 @@ class History:
         rates.store = storm * rng.choice((0.0, 0.005, 0.02))
         rates.publish = storm * rng.choice((0.0, 0.05, 0.2))
         rates.slow = storm * rng.choice((0.0, 0.02))
+        rates.race = rng.choice((0.0, 0.0, 0.03))
         self.world.say(f"--- rates: {rates}")
 
     def heal(self) -> None:
         """From here on everything works; what is due must come to its end."""
         world = self.world
         world.say("--- everything works from here on")
-        for name in ("freeze", "kill", "store", "publish", "slow"):
+        for name in ("freeze", "kill", "store", "publish", "slow", "race"):
             setattr(world.rates, name, 0.0)
         self.database.down = self.broker.away = self.server.split = False
         self.server.away_for.clear()
@@ -197,10 +200,15 @@ class History:
 
     def edit_row(self) -> None:
         rows = [job_id for job_id in self.database.jobs if job_id.startswith("j")]
-        if not rows:
+        if rows:
+            self.edit(self.rng.choice(rows))
+        else:
             self.insert("j0")
+
+    def edit(self, job_id: str) -> None:
+        rng = self.rng
+        if job_id not in self.database.jobs or not job_id.startswith("j"):
             return
-        job_id, rng = self.rng.choice(rows), self.rng
         self.auditor.edited.add(job_id)
         change = rng.choice(("schedule", "toggle", "args", "fn", "policy", "break", "delete", "replace"))
         self.world.say(f"--- {change} {job_id}")

@@ -71,6 +71,7 @@ class Observer:
         self.courses: dict[str, Course] = {}
         self.epoch = 0
         self.stepped_back = False
+        self.race: Callable[[str], None] = lambda job_id: None
 
     def watch(self, beat: Beat, name: str, args: Sequence[Any], plain: Callable[[], Any]) -> Any:
         """Carry out a write, and check it."""
@@ -112,7 +113,10 @@ class Observer:
 
     def _claim(self, beat: Beat, args: Sequence[Any], plain: Callable[[], Any]) -> Any:
         epoch, _batch, claims, now = args
+        if self.world.rng.random() < self.world.rates.race:
+            self.race(self.world.rng.choice(claims).job_id)
         flying = {claim.job_id: self._flying(claim.job_id) for claim in claims}
+        planned = {claim.job_id: self._state_next(claim) for claim in claims}
         before = set(self.database.by_task)
         lost = plain()
         if epoch < self.epoch:
@@ -120,12 +124,12 @@ class Observer:
         self.epoch = max(self.epoch, epoch)
         for claim in claims:
             won = [run for run in claim.runs if run.task_id in self.database.by_task and run.task_id not in before]
-            moved = claim.job_id not in lost or (not won and self._state_next(claim) == claim.next_us)
             self.world.say(f"    {claim.job_id}: expected {claim.expected_us}, won {[str(r.verdict) for r in won]}")
             if claim.job_id not in lost:
                 self._check_row(claim, beat)
             self._check_overlap(claim, [run.task_id for run in won if run.verdict is Verdict.CLAIMED], flying)
-            if claim.expected_us is not None and moved and self._course(claim).pointer != claim.next_us:
+            # A claim that is lost because the ledger has its slots moves the plan on all the same.
+            if claim.expected_us is not None and self._state_next(claim) == claim.next_us != planned[claim.job_id]:
                 self._moved(claim, [run.task_id for run in won], now)
         return lost
 
@@ -150,6 +154,9 @@ class Observer:
     def _check_overlap(self, claim: Claim, claimed: Sequence[str], flying: dict[str, list[str]]) -> None:
         row = self.database.jobs.get(claim.job_id)
         code = self.code.get(claim.job_id)
+        if row is not None and row["rev"] != claim.rev:
+            # Only a run by hand may win by a row that was changed in the moment before.
+            return
         overlap = code.overlap if code is not None else (row or {}).get("overlap")
         if overlap == "skip" and claimed and len(flying[claim.job_id]) + len(claimed) > 1:
             self.broken(f"{claim.job_id} may not overlap and has {flying[claim.job_id]} and {claimed} in flight")
@@ -168,18 +175,21 @@ class Observer:
             return
         kind, text, *_ = json.loads(course.spec)
         if kind == "interval":
-            self._check_interval(claim, start, int(text), now, course)
+            self._check_interval(claim, start, int(text), now, course, won)
         else:
             self._check_tiles(claim, list(slots_of(course.spec, start, max(now, start))), course, won)
 
-    def _check_interval(self, claim: Claim, start: int, seconds: int, now: int, course: Course) -> None:
+    def _check_interval(
+        self, claim: Claim, start: int, seconds: int, now: int, course: Course, won: Sequence[str]
+    ) -> None:
         if [run.slot_us for run in claim.runs] != [start]:
             self.broken(f"{claim.job_id} has the slot {start}, but {[r.slot_us for r in claim.runs]} was decided")
         end = json.loads(course.spec or "[]")[7]
         following = now + seconds * SECOND
         if claim.next_us != (following if end is None or following <= end else None):
             self.broken(f"{claim.job_id} ran at {now} and is next at {claim.next_us}, not {seconds} s later")
-        self._cover(course, claim.job_id, claim.runs[0].task_id, [start])
+        if claim.runs[0].task_id in won:
+            self._cover(course, claim.job_id, claim.runs[0].task_id, [start])
 
     def _check_tiles(self, claim: Claim, slots: list[int], course: Course, won: Sequence[str]) -> None:
         if claim.next_us is not None:

@@ -1,4 +1,4 @@
-"""Gate, broker and ends of runs, shared by the beats of a world; every call of them is a place to freeze, die or lose."""
+"""Gate, broker and ends of runs, shared by the beats of a world; every call is a place to freeze, die or fail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from celery_qbeat.gates import StandaloneGate
 from celery_qbeat.jobs import Verdict
-from celery_qbeat.ports import End, Fate, Flight, Lease, Receipt, Shipment
+from celery_qbeat.ports import FOREVER, End, Fate, Flight, Lease, Receipt, Shipment
 from tests.simulation.world import Beat, World
 
 # ---------------------------------------------------------------- gate
@@ -68,6 +68,10 @@ class SimGate:
         self._lease = Lease(lock.value, started + self._ttl_s * 0.9)
         return self._lease
 
+    @property
+    def trusted_until(self) -> float:
+        return 0.0 if self._lease is None else self._lease.trusted_until
+
     def yield_(self) -> None:
         self._beat.world.step(self._beat, "yields the lock")
         self._yielded_until = self._beat.monotonic() + self._ttl_s
@@ -93,6 +97,10 @@ class SimStandalone(StandaloneGate):
     def hold(self) -> Lease | None:
         self._beat.world.step(self._beat, "looks whether it stands by")
         return super().hold()
+
+    @property
+    def trusted_until(self) -> float:
+        return FOREVER
 
 
 # ---------------------------------------------------------------- broker and workers
@@ -161,9 +169,10 @@ class Broker:
 class SimDispatcher:
     """One beat's connection to the broker."""
 
-    def __init__(self, beat: Beat, broker: Broker) -> None:
+    def __init__(self, beat: Beat, broker: Broker, gate: SimGate | SimStandalone) -> None:
         self._beat = beat
         self._broker = broker
+        self._gate = gate
 
     def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
         receipts: list[Receipt] = []
@@ -184,6 +193,8 @@ class SimDispatcher:
         world.step(beat, f"is about to publish {shipment.job.id}@{shipment.run.slot_us}")
         if not trusted():
             return Receipt(task, Fate.NOT_SENT)
+        if world.now > self._gate.trusted_until:
+            world.broken(f"{beat.name} publishes {shipment.job.id}@{shipment.run.slot_us} without trust in its lock")
         if shipment.job.id in broker.bad:
             return Receipt(task, Fate.BAD, "cannot be encoded")
         # A beat may freeze here: its trust was checked, and the message goes out after it ended.
@@ -231,7 +242,8 @@ class SimCompletions:
 
     def still_running(self, task_ids: Sequence[str]) -> frozenset[str]:
         self._beat.world.step(self._beat, "asks the workers", 1.0)
-        return frozenset(task for task in task_ids if task in self._broker.running and self._beat.world.rng.random() < 0.8)
+        chance = self._beat.world.rng.random
+        return frozenset(task for task in task_ids if task in self._broker.running and chance() < 0.8)
 
     def close(self) -> None:
         pass

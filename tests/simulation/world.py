@@ -1,7 +1,7 @@
 """Simulated time, and beats that take turns.
 
 Every beat runs in a thread of its own, but only the one that has the turn runs; it may pass the turn on at every call
-of a port. Who is next follows from simulated instants and a seeded random generator alone, so a history can be replayed.
+of a port. Who is next follows from simulated instants and a seeded random generator alone: a history can be replayed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Rates:
     store: float = 0.0
     publish: float = 0.0
     slow: float = 0.0
+    race: float = 0.0
 
 
 class Beat:
