@@ -9,9 +9,9 @@ from django.core.management import call_command
 from celery_qbeat.stores.schema import config, install
 
 
-def by_django(alias: str) -> None:
-    """`manage.py migrate --database=alias`."""
-    call_command("migrate", database=alias, verbosity=0)
+def by_django(alias: str, *, everything: bool = False) -> None:
+    """`manage.py migrate qbeat --database=alias`, or without `qbeat`: all apps."""
+    call_command("migrate", *([] if everything else ["qbeat"]), database=alias, verbosity=0)
 
 
 def by_alembic(url: str) -> None:

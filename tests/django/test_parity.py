@@ -154,7 +154,7 @@ def test_triggers_that_a_table_rebuild_dropped_are_back_after_migrate(
 
 def test_flush_leaves_tables_that_a_beat_can_use(database_url: str, django_database: MakeAlias) -> None:
     alias = django_database(database_url)
-    by_django(alias)
+    by_django(alias, everything=True)
     call_command("flush", database=alias, interactive=False, verbosity=0)
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT owner FROM qbeat_meta")

@@ -126,9 +126,9 @@ class JobForm(forms.ModelForm):
     def _refuse_stale(self, seen: str) -> None:
         """The page may have been open while somebody else edited the row; saving twice says that one means it."""
         if seen and self.instance.pk and seen != str(self.instance.rev):
-            typed: Any = self.data.copy()
-            typed[self.add_prefix("seen_rev")] = str(self.instance.rev)
-            self.data = typed
+            form: Any = self
+            form.data = form.data.copy()
+            form.data[self.add_prefix("seen_rev")] = str(self.instance.rev)
             self.add_error(
                 None,
                 "Somebody else changed this job while this page was open. Below is what you typed, not what they "

@@ -1,0 +1,41 @@
+"""Rows for the tests of the admin: people's through the models, the machine's in SQL, since no model writes them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+from django.db import connection
+
+from celery_qbeat.django.models import Job
+
+_numbers = itertools.count(1)
+
+
+def make_job(name: str = "shop.cleanup.hourly", **columns: Any) -> Any:
+    """A job that may run."""
+    fields = {"fn": "shop.cleanup", "schedule_kind": "every", "schedule": "1h", **columns}
+    return Job.objects.create(id=name, **fields)
+
+
+def make_state(name: str, **columns: Any) -> None:
+    """A row of qbeat_state."""
+    insert("qbeat_state", job_id=name, **columns)
+
+
+def make_run(name: str, slot_us: int, verdict: str = "succeeded", **columns: Any) -> None:
+    """A row of qbeat_runs."""
+    insert("qbeat_runs", task_id=f"task-{next(_numbers)}", job_id=name, slot_us=slot_us, verdict=verdict, **columns)
+
+
+def insert(table: str, **columns: Any) -> None:
+    """One row."""
+    names, marks = ", ".join(columns), ", ".join(["%s"] * len(columns))
+    with connection.cursor() as cursor:
+        cursor.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(columns.values()))
+
+
+def us_now() -> int:
+    """The wall clock in microseconds."""
+    return time.time_ns() // 1000
