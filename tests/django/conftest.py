@@ -10,6 +10,7 @@ import django
 import pytest
 from celery import Celery
 from django.conf import settings
+from django.test.utils import setup_test_environment
 
 from tests.django.databases import register
 
@@ -61,6 +62,8 @@ if not settings.configured:
         PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
     )
     django.setup()
+    # So that answers tell which context their page was made from.
+    setup_test_environment()
 
 
 @pytest.fixture(scope="session")
@@ -91,13 +94,29 @@ def db(_migrated: None) -> Iterator[None]:
 
 @pytest.fixture
 def celery_app() -> Iterator[Celery]:
-    """The project's Celery app, with a few tasks."""
-    app = Celery("shop", broker="memory://", set_as_current=True)
-    app.set_default()
+    """The project's Celery app: three tasks, the queue `slow`."""
+    from django.apps import apps
+
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.update(qbeat_queues=["slow"], qbeat_cron=True)
     for name in ("shop.cleanup", "shop.report", "mail.send"):
         app.task(name=name)(_nothing)
+    config = apps.get_app_config("qbeat")
+    before, config.celery_app = config.celery_app, app
     yield app
+    config.celery_app = before
     app.close()
+
+
+@pytest.fixture
+def site(db: None, celery_app: Celery) -> Any:
+    """A browser without a screen, logged in as superuser."""
+    from django.contrib.auth.models import User
+    from django.test import Client
+
+    client = Client(raise_request_exception=True)
+    client.force_login(User.objects.create_superuser("boss"))
+    return client
 
 
 def _nothing(*_: Any, **__: Any) -> None:
