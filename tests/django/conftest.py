@@ -139,3 +139,21 @@ def django_database() -> Iterator[Callable[[str], str]]:
         connections[alias].close()
         del connections[alias]
         del connections.databases[alias]
+
+
+@pytest.fixture
+def client_of(site: Any) -> Callable[..., Any]:
+    """`client_of("view_job", ...)`: logged in as a member of the staff with exactly these permissions."""
+    from django.contrib.auth.models import Permission, User
+    from django.test import Client
+
+    def make(*codenames: str) -> Any:
+        user = User.objects.create_user(f"user{User.objects.count()}", is_staff=True)
+        found = list(Permission.objects.filter(content_type__app_label="qbeat", codename__in=codenames))
+        assert len(found) == len(codenames), f"{codenames}: {found}"
+        user.user_permissions.set(found)
+        client = Client()
+        client.force_login(user)
+        return client
+
+    return make

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
@@ -62,7 +63,8 @@ class WorkerAdmin(admin.ModelAdmin):
     @admin.display(description="jobs")
     def jobs(self, scope: Any) -> Any:
         address = reverse(f"{self.admin_site.name}:qbeat_job_changelist")
-        return format_html('<a href="{}?scope={}">{}</a>', address, f"={scope.pk}", f"{scope.job_count:,}")
+        query = urlencode({"scope": f"={scope.pk}"})
+        return format_html('<a href="{}?{}">{}</a>', address, query, f"{scope.job_count:,}")
 
     @admin.display(description="late jobs")
     def late(self, scope: Any) -> str:

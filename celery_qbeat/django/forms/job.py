@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from django import forms
+from django.core.exceptions import ValidationError
 
 from celery_qbeat.django.forms.fields import DatesField, JsonField, LocalTimeField, WeekdaysField
 from celery_qbeat.django.forms.widgets import Suggesting
@@ -101,6 +102,14 @@ class JobForm(forms.ModelForm):
         return [(name, name or "– default –") for name in sorted(names)]
 
     # What was typed.
+
+    def clean_worker(self) -> str:
+        """The default scope is an empty text, which a field that is not required lets pass."""
+        name: str = self.cleaned_data["worker"]
+        known = [choice for choice, _ in self.fields["worker"].choices]
+        if name not in known:
+            raise ValidationError(f"Choose one of your worker scopes: {', '.join(known)}.")
+        return name
 
     def clean_queue(self) -> str | None:
         return self.cleaned_data["queue"] or None

@@ -1,0 +1,153 @@
+"""Who may do what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission
+
+from celery_qbeat.django.models import Job, Request, Worker
+from tests.django.rows import make_job, make_run, make_state
+from tests.django.typing_forms import ADD, change, errors, typed
+
+LIST = "/admin/qbeat/job/"
+
+
+@pytest.fixture
+def scopes(site: Any) -> None:
+    """Two scopes with a job each, and one job in the default scope."""
+    for name in ("billing", "mail"):
+        Worker.objects.create(name=name)
+        make_job(f"{name}.job", worker=name, timezone="UTC")
+        make_run(f"{name}.job", 1_000_000)
+    make_job("plain.job", timezone="UTC")
+
+
+def act(client: Any, action: str, *names: str) -> Any:
+    return client.post(LIST, {"action": action, "_selected_action": names}, follow=True)
+
+
+def enabled(name: str) -> bool:
+    return bool(Job.objects.get(pk=name).enabled)
+
+
+def listed(client: Any) -> set[str]:
+    return {job.pk for job in client.get(LIST).context["cl"].result_list} - {"_builtin.prune"}
+
+
+def test_a_viewer_sees_everything_and_changes_nothing(scopes: None, client_of: Any) -> None:
+    viewer = client_of("view_job")
+    assert listed(viewer) == {"billing.job", "mail.job", "plain.job"}
+    page = viewer.get(change("plain.job"))
+    assert page.status_code == 200
+    assert 'name="_save"' not in page.content.decode()
+    assert viewer.post(change("plain.job"), typed(id=None)).status_code == 403
+    assert viewer.get(ADD).status_code == 403
+    for address in ("forecast/", "status/"):
+        assert viewer.get(LIST + address).status_code == 200
+
+
+def test_nobody_without_a_permission_gets_in(scopes: None, client_of: Any) -> None:
+    stranger = client_of()
+    for address in (LIST, ADD, change("plain.job"), LIST + "forecast/", LIST + "status/", "/admin/qbeat/run/"):
+        assert stranger.get(address).status_code == 403, address
+    assert stranger.post(f"{LIST}plain.job/run-now/").status_code in (403, 404)
+
+
+def test_the_right_to_run_now_is_one_of_its_own(scopes: None, client_of: Any) -> None:
+    editor = client_of("view_job", "change_job")
+    act(editor, "run_now", "plain.job")
+    assert editor.post(f"{LIST}plain.job/run-now/").status_code == 403
+    assert not Request.objects.exists()
+    runner = client_of("view_job", "run_now")
+    act(runner, "run_now", "plain.job", "mail.job")
+    assert runner.post(f"{LIST}billing.job/run-now/").status_code == 302
+    assert set(Request.objects.values_list("job_id", flat=True)) == {"plain.job", "mail.job", "billing.job"}
+    act(runner, "disable", "plain.job")
+    assert enabled("plain.job")
+
+
+def test_run_now_is_a_post(site: Any, scopes: None) -> None:
+    assert site.get(f"{LIST}plain.job/run-now/").status_code == 405
+    assert site.post(f"{LIST}no.such.job/run-now/").status_code == 404
+
+
+def test_an_editor_of_one_scope_sees_and_edits_its_jobs_only(scopes: None, client_of: Any) -> None:
+    editor = client_of("edit_scope_billing")
+    assert listed(editor) == {"billing.job"}
+    assert editor.get(change("mail.job")).status_code == 302
+    form = {"id": None, "timezone": "UTC", "schedule_kind": "every", "schedule": "2h"}
+    assert editor.post(change("billing.job"), typed(**form, worker="billing")).status_code == 302
+    assert editor.post(change("mail.job"), typed(**form, worker="mail")).status_code == 302
+    assert {job.pk: job.schedule for job in Job.objects.filter(worker__gt="")} == {
+        "billing.job": "2h",
+        "mail.job": "1h",
+    }
+    act(editor, "disable", "billing.job", "mail.job")
+    assert (enabled("billing.job"), enabled("mail.job")) == (False, True)
+    runs = editor.get("/admin/qbeat/run/")
+    assert {run.job_id for run in runs.context["cl"].result_list} == {"billing.job"}
+    act(editor, "delete_selected", "mail.job")
+    assert Job.objects.filter(pk="mail.job").exists()
+
+
+def test_an_editor_of_one_scope_adds_jobs_there_and_nowhere_else(scopes: None, client_of: Any) -> None:
+    editor = client_of("edit_scope_billing")
+    page = editor.get(ADD)
+    assert page.context["adminform"].form.fields["worker"].choices == [("billing", "billing")]
+    assert editor.post(ADD, typed(id="new", worker="billing")).status_code == 302
+    assert "not one of the available choices" in errors(editor.post(ADD, typed(id="other", worker="mail")))["worker"]
+    assert set(errors(editor.post(ADD, typed(id="other", worker="")))) == {"worker"}
+    assert Job.objects.get(pk="new").worker == "billing"
+
+
+def test_moving_a_job_takes_both_scopes_and_the_right_to_choose(scopes: None, client_of: Any) -> None:
+    form = {"id": None, "timezone": "UTC", "schedule_kind": "every", "schedule": "1h"}
+    both = client_of("edit_scope_billing", "edit_scope_mail")
+    both.post(change("billing.job"), typed(**form, worker="mail"))
+    assert Job.objects.get(pk="billing.job").worker == "billing"
+    mover = client_of("edit_scope_billing", "edit_scope_mail", "change_worker_scope")
+    assert mover.post(change("billing.job"), typed(**form, worker="mail")).status_code == 302
+    assert Job.objects.get(pk="billing.job").worker == "mail"
+    assert "worker" in errors(mover.post(change("billing.job"), typed(**form, worker="")))
+    everywhere = client_of("view_job", "change_job", "change_worker_scope")
+    assert everywhere.post(change("billing.job"), typed(**form, worker="")).status_code == 302
+    assert Job.objects.get(pk="billing.job").worker == ""
+
+
+def test_whoever_may_not_choose_adds_to_the_default_scope(scopes: None, client_of: Any) -> None:
+    adder = client_of("view_job", "add_job")
+    assert adder.post(ADD, typed(id="mine", worker="billing")).status_code == 302
+    assert Job.objects.get(pk="mine").worker == ""
+
+
+def test_who_sees_all_but_edits_one_scope_is_told_what_was_left(scopes: None, client_of: Any) -> None:
+    editor = client_of("view_job", "edit_scope_billing")
+    assert listed(editor) == {"billing.job", "mail.job", "plain.job"}
+    page = act(editor, "disable", "billing.job", "mail.job", "plain.job").content.decode()
+    assert "1 job disabled." in page
+    assert "2 of the selected jobs were left as they are" in page
+    assert not enabled("billing.job")
+
+
+def test_a_scopes_permission_comes_and_goes_with_it(db: None) -> None:
+    scope = Worker.objects.create(name="billing")
+    assert Permission.objects.get(codename="edit_scope_billing").content_type.model == "job"
+    scope.delete()
+    assert not Permission.objects.filter(codename="edit_scope_billing").exists()
+
+
+def test_preview_and_lists_of_a_scope_do_not_leak_others(scopes: None, client_of: Any) -> None:
+    make_state("mail.job", problem="secret reason")
+    editor = client_of("edit_scope_billing")
+    for address in (LIST, LIST + "status/", LIST + "forecast/", "/admin/qbeat/run/"):
+        page = editor.get(address).content.decode()
+        assert "mail.job" not in page, address
+        assert "secret reason" not in page, address
+    leaked = editor.post(
+        f"{LIST}preview/",
+        typed(qbeat_object_id="mail.job", worker="billing"),
+        headers={"accept": "application/json"},
+    ).json()
+    assert leaked["difference"] is None

@@ -1,0 +1,280 @@
+"""The pages: what they show, and what they cost."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from celery_qbeat.django.models import Job, Request, Worker
+from tests.django.rows import insert, make_job, make_run, make_state, us_now
+from tests.django.typing_forms import change
+
+LIST, RUNS = "/admin/qbeat/job/", "/admin/qbeat/run/"
+FORECAST, STATUS, WORKERS = LIST + "forecast/", LIST + "status/", "/admin/qbeat/worker/"
+MINUTE, HOUR, DAY = 60_000_000, 3_600_000_000, 86_400_000_000
+
+
+def text(client: Any, address: str) -> str:
+    answer = client.get(address)
+    assert answer.status_code == 200, address
+    page: str = answer.content.decode()
+    return page
+
+
+def act(client: Any, action: str, *names: str) -> str:
+    page: str = client.post(LIST, {"action": action, "_selected_action": names}, follow=True).content.decode()
+    return page
+
+
+def listed(client: Any, query: str) -> set[str]:
+    return {job.pk for job in client.get(LIST + query).context["cl"].result_list} - {"_builtin.prune"}
+
+
+@pytest.fixture
+def five(site: Any) -> Any:
+    """Jobs in five conditions."""
+    now = us_now()
+    Worker.objects.create(name="billing")
+    make_job("good")
+    make_state(
+        "good", next_run_us=now + HOUR, last_run_us=now - HOUR, last_verdict="succeeded", late_after_us=now + HOUR
+    )
+    make_job("late", schedule_kind="interval", schedule="60", worker="billing")
+    make_state("late", next_run_us=now, last_run_us=now - DAY, last_verdict="sent", late_after_us=now - HOUR)
+    make_job("failing")
+    make_state("failing", last_run_us=now, last_verdict="failed", last_error="ValueError: <no>", failures_in_a_row=3)
+    make_job("broken", schedule_kind="daily", schedule="25:00")
+    make_state("broken", problem="schedule '25:00' has no such hour")
+    make_job("new", enabled=False)
+    return site
+
+
+def test_the_list_shows_how_each_job_stands(five: Any) -> None:
+    page = text(five, LIST)
+    for words in ("in 59 min", "✓</span> succeeded", "! late", "✗</span> failed", "has no such hour", "in billing"):
+        assert words in page, words
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("?health=late", {"late"}),
+        ("?health=problem", {"broken"}),
+        ("?health=failing", {"failing"}),
+        ("?health=never", {"new", "broken"}),
+        ("?enabled__exact=0", {"new"}),
+        ("?kind=interval", {"late"}),
+        ("?verdict=failed", {"failing"}),
+        ("?scope=%3Dbilling", {"late"}),
+        ("?scope=-", {"good", "failing", "broken", "new"}),
+        ("?q=brok", {"broken"}),
+        ("?o=4", {"good", "late", "failing", "broken", "new"}),
+    ],
+)
+def test_the_list_can_be_narrowed(five: Any, query: str, names: set[str]) -> None:
+    assert listed(five, query) == names
+
+
+def test_many_jobs_cost_the_list_no_more_queries_than_few(site: Any) -> None:
+    make_job("first")
+    site.get(LIST)
+    with CaptureQueriesContext(connection) as few:
+        site.get(LIST)
+    rows = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) "
+        "INSERT INTO qbeat_jobs (id, fn, schedule_kind, schedule, worker) "
+        "SELECT 'many.' || i, 'shop.cleanup', 'daily', (i % 24) || ':00', '' FROM n"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(rows)
+        cursor.execute(
+            "INSERT INTO qbeat_state (job_id, next_run_us) SELECT id, 5 FROM qbeat_jobs WHERE id LIKE 'many.%'"
+        )
+    for query in ("", "?p=500", "?health=late", "?q=many.777", "?o=3"):
+        with CaptureQueriesContext(connection) as many:
+            page = site.get(LIST + query)
+        assert len(page.context["cl"].result_list) <= 100
+        assert len(many) <= len(few) + 1, query
+    with CaptureQueriesContext(connection) as queries:
+        shown = site.get(FORECAST).context["forecast"]
+    assert (shown.jobs, shown.total) == (100_002, pytest.approx(7 * 100_000, rel=0.2))
+    assert len(queries) < 40
+    with CaptureQueriesContext(connection) as queries:
+        assert site.get(STATUS).status_code == 200
+    assert len(queries) < 25
+
+
+def test_enable_and_disable_change_many_and_write_the_history(five: Any) -> None:
+    assert "2 jobs disabled." in act(five, "disable", "good", "late", "new")
+    assert not Job.objects.filter(pk__in=["good", "late"], enabled=True).exists()
+    assert {entry.object_id for entry in LogEntry.objects.filter(change_message="Disabled.")} == {"good", "late"}
+    assert "1 job enabled." in act(five, "enable", "new")
+    assert "Disabled." in text(five, "/admin/qbeat/job/good/history/")
+
+
+def test_run_now_asks_the_beat_and_says_whether_there_is_one(five: Any) -> None:
+    assert "no beat is running: it waits for one" in act(five, "run_now", "good")
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE qbeat_leader SET epoch = 1, holder = 'me:1', taken_us = 1, seen_us = %s", [us_now()])
+    page = five.post(f"{LIST}late/run-now/", follow=True).content.decode()
+    assert "The beat sends within about a second." in page
+    assert set(Request.objects.values_list("job_id", "asked_by")) == {("good", "boss"), ("late", "boss")}
+
+
+def test_a_duplicate_is_disabled_and_has_a_name_of_its_own(five: Any) -> None:
+    Job.objects.filter(pk="good").update(kwargs={"a": [1]}, description="mine")
+    act(five, "duplicate", "good", "_builtin.prune")
+    act(five, "duplicate", "good")
+    copies = Job.objects.filter(pk__startswith="good.")
+    assert [(job.pk, job.enabled, job.kwargs, job.description) for job in copies] == [
+        ("good.copy", False, {"a": [1]}, "mine"),
+        ("good.copy2", False, {"a": [1]}, "mine"),
+    ]
+    assert Job.objects.filter(pk__startswith="_builtin").count() == 1
+
+
+def test_the_page_of_a_job_shows_its_runs_its_next_firings_and_its_rate(five: Any) -> None:
+    now = us_now()
+    for number in range(1, 9):
+        slot = now - number * HOUR
+        make_run(
+            "good", slot, "failed" if number == 3 else "succeeded", sent_us=slot, finished_us=slot + 90 * 1_000_000
+        )
+    make_run("good", now - 10 * HOUR, "skipped", detail="previous run still in flight")
+    make_run("good", now, "sent", sent_us=now, lease_until_us=now + HOUR)
+    page = text(five, change("good"))
+    assert "87.5 %" in page
+    assert "of 8 that ended" in page
+    assert page.count("qb-bar-ok") == 7
+    assert page.count('class="qb-next"') == 8
+    assert "took 1 min 30 s" in page
+    assert "previous run still in flight" in page
+    assert f"{RUNS}?job_id=good" in page
+    assert "ValueError: &lt;no&gt;" in text(five, change("failing"))
+    assert "It is disabled." in text(five, change("new"))
+
+
+def test_pictures_are_well_formed_and_come_from_nowhere_else(five: Any) -> None:
+    for address in (change("good"), FORECAST):
+        page = text(five, address)
+        start = page.index('<svg class="qb-picture"')
+        end = page.index("</svg>", start) + 6
+        picture = ElementTree.fromstring(page[start:end])
+        assert picture.attrib["role"] == "img"
+        assert picture.find("{http://www.w3.org/2000/svg}title") is not None
+        assert " style=" not in page[start:end]
+        assert "href" not in page[start:end]
+
+
+def test_runs_can_be_read_and_narrowed_but_not_changed(five: Any) -> None:
+    now = us_now()
+    make_run("good", now, "succeeded", late_us=2_000_000, collapsed=3)
+    make_run("late", now - DAY, "missed", detail="86400.0 s late: nobody was dispatching")
+    make_run("gone", now - 3 * DAY, "succeeded", by_hand=True, detail="by hand")
+    page = text(five, RUNS)
+    for words in ("stands for 3 older ones", "nobody was dispatching", "by hand", "2 s"):
+        assert words in page, words
+    names = {
+        "?verdict=missed": {"late"},
+        "?day=today": {"good"},
+        "?day=yesterday": {"late"},
+        "?day=week": {"good", "late", "gone"},
+        "?job_id=gone": {"gone"},
+        "?hand=1": {"gone"},
+        "?q=good": {"good"},
+        f"?day={time.strftime('%Y-%m-%d', time.gmtime((now - 3 * DAY) / 1e6))}": {"gone"},
+    }
+    for query, wanted in names.items():
+        assert {run.job_id for run in five.get(RUNS + query).context["cl"].result_list} == wanted, query
+    run = five.get(RUNS).context["cl"].result_list[0]
+    assert text(five, f"{RUNS}{run.pk}/change/").count("<input") <= 3
+    assert five.post(f"{RUNS}{run.pk}/change/", {"verdict": "failed"}).status_code == 403
+    assert five.get(f"{RUNS}add/").status_code == 403
+    assert five.post(f"{RUNS}{run.pk}/delete/", {"post": "yes"}).status_code == 403
+
+
+def test_the_forecast_counts_hours_and_names_those_who_meet(site: Any) -> None:
+    for name in ("a", "b", "c"):
+        make_job(name, schedule_kind="daily", schedule="09:30", timezone="Europe/Berlin")
+    make_job("hourly", schedule="1h")
+    make_job("often", schedule_kind="interval", schedule="60")
+    make_job("off", schedule_kind="every", schedule="1m", enabled=False)
+    shown = site.get(FORECAST + "?zone=Europe/Berlin").context["forecast"]
+    assert len(shown.counts) == 7
+    assert all(len(row) == 24 for row in shown.counts)
+    # Hourly job, built-in chore, and the interval's sixty; three more at nine.
+    assert shown.counts[3][8] == 62
+    assert shown.counts[3][9] == 65
+    first = shown.peaks[0]
+    assert (first.runs, first.names[:3]) == (3, ("a", "b", "c"))
+    assert first.when.startswith("09:30 on ")
+    assert (3, 9) in shown.peak_cells
+    assert "Europe/Berlin" in text(site, FORECAST + "?zone=Europe/Berlin")
+    assert 'value="UTC"' in text(site, FORECAST + "?zone=Nowhere")
+
+
+def test_the_status_page_names_writer_late_jobs_problems_batches_and_code(five: Any) -> None:
+    assert "none yet" in text(five, STATUS)
+    insert("qbeat_batches", batch_id=77, epoch=4, claimed_us=us_now(), n=12)
+    make_state("code:nightly", last_verdict="succeeded")
+    now = us_now()
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE qbeat_leader SET epoch = 4, holder = 'host:1', taken_us = %s, seen_us = %s", [now, now])
+    page = text(five, STATUS)
+    for words in ("alive", "host:1", "Epoch 4", "77", "code:nightly", "late", "has no such hour", "Standalone"):
+        assert words in page, words
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE qbeat_leader SET taken_us = %s, seen_us = %s", [now - 5 * MINUTE, now - 5 * MINUTE])
+    assert "silent for 5 min" in text(five, STATUS)
+
+
+def test_the_status_page_lists_the_beats_in_redis_and_says_when_it_is_away(
+    site: Any, celery_app: Any, redis_url: str
+) -> None:
+    from celery_qbeat.clock import SystemClock
+    from celery_qbeat.gates import RedisGate
+
+    celery_app.conf.qbeat_redis_url = redis_url
+    gates = [RedisGate(redis_url, "default", 10, 1, f"host:{number}", clock=SystemClock()) for number in (1, 2)]
+    assert gates[0].hold() is not None
+    assert gates[1].hold() is None
+    page = text(site, STATUS)
+    assert page.index("host:1") < page.index("holds the lock") < page.index("host:2") < page.index("standby")
+    for gate in gates:
+        gate.release()
+    celery_app.conf.qbeat_redis_url = "redis://127.0.0.1:1/0"
+    assert "Redis at redis://127.0.0.1:1/0 is away" in text(site, STATUS)
+
+
+def test_the_page_of_scopes_counts_their_jobs_and_keeps_those_in_use(five: Any) -> None:
+    Worker.objects.create(name="idle")
+    with CaptureQueriesContext(connection) as queries:
+        page = text(five, WORKERS)
+    assert len([query for query in queries if "qbeat_jobs" in query["sql"]]) == 1
+    assert 'href="/admin/qbeat/job/?scope=%3Dbilling">1</a>' in page
+    five.post(WORKERS, {"action": "disable", "_selected_action": ["billing"]})
+    assert not Worker.objects.get(pk="billing").enabled
+    assert "Its worker scope &#x27;billing&#x27; is disabled." in text(five, change("late"))
+    for name in ("billing", "idle"):
+        five.post(f"{WORKERS}{name}/delete/", {"post": "yes"})
+    assert set(Worker.objects.values_list("name", flat=True)) == {"billing"}
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_times_are_those_of_djangos_zone_with_and_without_use_tz(site: Any, use_tz: bool) -> None:
+    make_job("a")
+    make_state("a", next_run_us=1_900_000_000_000_000)
+    make_run("a", 1_500_000_000_000_000)
+    with override_settings(USE_TZ=use_tz, TIME_ZONE="Asia/Tokyo"):
+        page = text(site, LIST)
+        assert "2030-03-18 02:46" in page
+        assert "2017-07-14 11:40" in text(site, RUNS)
+        for address in (FORECAST, STATUS, change("a")):
+            text(site, address)
