@@ -132,3 +132,17 @@ def audit_query(unread: sa.ColumnElement[bool] | sa.ColumnElement[int]) -> sa.Se
     counts = sa.select(sa.func.count().label("n"), sa.func.coalesce(sa.func.sum(jobs.rev), 0).label("revs"))
     found = counts.select_from(tables.jobs).subquery()
     return sa.select(found.c.n, found.c.revs, unread)
+
+
+def prune_numbered(connection: sa.Connection, settled: int, before_us: int, limit: int) -> int:
+    """`prune_log` where the floor is a number of the log. Looks at the oldest `limit` lines only."""
+    log = tables.changes.c
+    oldest = (
+        sa.select(log.version, log.at_us).where(log.version <= settled).order_by(log.version).limit(limit).subquery()
+    )
+    last = connection.execute(sa.select(sa.func.max(oldest.c.version)).where(oldest.c.at_us < before_us)).scalar_one()
+    if last is None:
+        return 0
+    gone = connection.execute(sa.delete(tables.changes).where(log.version <= last)).rowcount
+    raise_floor(connection, last)
+    return gone

@@ -20,7 +20,7 @@ from celery_qbeat.errors import SchemaError
 from celery_qbeat.stores import tables
 from celery_qbeat.stores.claiming import chunks
 from celery_qbeat.stores.connection import Trouble
-from celery_qbeat.stores.database import RELOAD_ABOVE, Audit, Database, Entry, Poll, audit_query, raise_floor
+from celery_qbeat.stores.database import RELOAD_ABOVE, Audit, Database, Entry, Poll, audit_query, prune_numbered
 
 GRACE_US = 500_000
 TOMBSTONE = "-"
@@ -154,15 +154,8 @@ class MySQL(Database):
         return Audit(count, int(revs), lines != seen)
 
     def prune_log(self, connection: sa.Connection, cursor: Cursor, before_us: int, limit: int) -> int:
-        log = tables.changes.c
-        old = sa.select(log.version).where(log.version < cursor.low, log.at_us < before_us)
-        part = old.order_by(log.version).limit(limit).subquery()
-        last = connection.execute(sa.select(sa.func.max(part.c.version))).scalar_one()
-        if last is None:
-            return 0
-        gone = connection.execute(sa.delete(tables.changes).where(log.version <= last)).rowcount
-        raise_floor(connection, last)
-        return gone
+        # The line at `high` stays: the next poll looks for it.
+        return prune_numbered(connection, cursor.low - 1, before_us, limit)
 
     def trouble_ahead(self, connection: sa.Connection) -> str:
         shown = connection.exec_driver_sql("SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')")

@@ -150,9 +150,11 @@ LIMIT :limit
 _PRUNE = sa.text("""
 WITH gone AS (
   DELETE FROM qbeat_changes WHERE version IN (
-    SELECT version FROM qbeat_changes
-    WHERE txid < CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) AND at_us < :before
-    ORDER BY txid LIMIT :limit)
+    SELECT version FROM (
+      SELECT version, at_us FROM qbeat_changes
+      WHERE txid < CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)
+      ORDER BY txid LIMIT :limit) AS oldest
+    WHERE at_us < :before)
   RETURNING txid)
 SELECT count(*) AS n, max(txid) AS newest FROM gone
 """)

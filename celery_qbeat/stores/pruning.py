@@ -1,8 +1,8 @@
-"""Deletion of what has been kept long enough: 5,000 rows a step, each step a short transaction of its own."""
+"""Deletion of what has been kept long enough: 5,000 rows a step, each a short transaction of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,67 +17,62 @@ STEP = 5_000
 
 
 def ledger(link: Link, before_us: Mapping[Verdict, int]) -> Iterator[int]:
-    """Runs that ended before their verdict's time. The walk goes by number and stops where everything is younger."""
+    """Runs that ended before their verdict's time."""
     times = {verdict: time for verdict, time in before_us.items() if verdict not in IN_FLIGHT}
     if not times:
         return
-    runs = tables.runs
-    old = sa.or_(*(sa.and_(runs.c.verdict == verdict.value, runs.c.finished_us < us) for verdict, us in times.items()))
-    horizon = max(times.values())
-    first = -1
-    while (last := link.read(partial(_next_id, after=first, horizon=horizon))) is not None:
-        part = sa.delete(runs).where(runs.c.id > first, runs.c.id <= last, runs.c.lease_until_us.is_(None), old)
-        yield link.write(partial(_count, statement=part))
-        first = last
-
-
-def _count(connection: sa.Connection, statement: sa.Delete) -> int:
-    return connection.execute(statement).rowcount
-
-
-def _next_id(connection: sa.Connection, after: int, horizon: int) -> int | None:
     runs = tables.runs.c
-    part = sa.select(runs.id, runs.claimed_us).where(runs.id > after).order_by(runs.id).limit(STEP).subquery()
-    found = connection.execute(sa.select(sa.func.max(part.c.id), sa.func.min(part.c.claimed_us))).one()
-    return found[0] if found[0] is not None and found[1] < horizon else None
+    old = sa.or_(*(sa.and_(runs.verdict == verdict.value, runs.finished_us < us) for verdict, us in times.items()))
+    for window in _windows(link, runs.id, runs.claimed_us, max(times.values())):
+        yield link.write(
+            partial(_delete, statement=sa.delete(tables.runs).where(window, runs.lease_until_us.is_(None), old))
+        )
 
 
 def batches(link: Link, before_us: int) -> Iterator[int]:
     """Batches that were closed and claimed before then, and none of whose runs is in flight."""
-    rows, runs = tables.batches, tables.runs
-    flying = sa.exists().where(runs.c.batch_id == rows.c.batch_id, runs.c.lease_until_us.is_not(None))
-    old = sa.select(rows.c.batch_id).where(rows.c.sent_us.is_not(None), rows.c.claimed_us < before_us, ~flying)
-    yield from _by_key(link, rows.c.batch_id, old)
+    rows, runs = tables.batches.c, tables.runs.c
+    flying = sa.exists().where(runs.batch_id == rows.batch_id, runs.lease_until_us.is_not(None))
+    old = sa.and_(rows.sent_us.is_not(None), rows.claimed_us < before_us, ~flying)
+    for window in _windows(link, rows.batch_id, rows.claimed_us, before_us):
+        yield link.write(partial(_delete, statement=sa.delete(tables.batches).where(window, old)))
 
 
 def history(link: Link, before_us: int) -> Iterator[int]:
     """Definitions that were replaced before then, and the ends of jobs that were gone before then."""
-    rows = tables.history
-    newer = rows.alias("newer")
-    replaced = sa.exists().where(newer.c.job_id == rows.c.job_id, newer.c.id > rows.c.id, newer.c.since_us <= before_us)
-    old = sa.select(rows.c.id).where(rows.c.since_us < before_us, sa.or_(replaced, rows.c.spec.is_(None)))
-    yield from _by_key(link, rows.c.id, old)
+    rows = tables.history.c
+    newer = tables.history.alias("newer").c
+    replaced = sa.exists().where(newer.job_id == rows.job_id, newer.id > rows.id, newer.since_us <= before_us)
+    old = sa.and_(rows.since_us < before_us, sa.or_(replaced, rows.spec.is_(None)))
+    for window in _windows(link, rows.id, rows.since_us, before_us):
+        yield link.write(partial(_forget, query=sa.select(rows.id).where(window, old).order_by(rows.id)))
 
 
-def _by_key(link: Link, key: sa.Column[Any], old: sa.Select[Any]) -> Iterator[int]:
-    table = key.table
-    if not isinstance(table, sa.Table):
-        raise TypeError(f"{key} is not a column of a table")
-    last = -1
+def _windows(link: Link, key: Any, time: Any, horizon: int) -> Iterator[sa.ColumnElement[bool]]:
+    """Conditions for the rows in slices of 5,000 by `key`, which grows with `time`, as long as any is older."""
+    first = -1
     while True:
-        query = old.where(key > last).order_by(key).limit(STEP)
-        keys = link.read(partial(_keys, query=query))
-        if not keys:
+        part = sa.select(key.label("key"), time.label("time")).where(key > first).order_by(key).limit(STEP).subquery()
+        ends = sa.select(sa.func.max(part.c.key), sa.func.min(part.c.time))
+        last, oldest = link.read(partial(_ends, query=ends))
+        if last is None or oldest >= horizon:
             return
-        last = keys[-1]
-        yield link.write(partial(_delete, table=table, key=key, keys=keys))
+        yield sa.and_(key > first, key <= last)
+        first = last
 
 
-def _keys(connection: sa.Connection, query: sa.Select[Any]) -> Sequence[int]:
-    return connection.execute(query).scalars().all()
+def _ends(connection: sa.Connection, query: sa.Select[Any]) -> tuple[int | None, int]:
+    last, oldest = connection.execute(query).one()
+    return last, oldest
 
 
-def _delete(connection: sa.Connection, table: sa.Table, key: sa.Column[Any], keys: Sequence[int]) -> int:
-    return sum(
-        connection.execute(sa.delete(table).where(among(connection, key, part))).rowcount for part in chunks(keys)
-    )
+def _delete(connection: sa.Connection, statement: sa.Delete) -> int:
+    return connection.execute(statement).rowcount
+
+
+def _forget(connection: sa.Connection, query: sa.Select[Any]) -> int:
+    # In two steps: MySQL does not delete from a table that the condition reads.
+    rows = tables.history
+    keys = connection.execute(query).scalars().all()
+    parts = [sa.delete(rows).where(among(connection, rows.c.id, part)) for part in chunks(keys)]
+    return sum(connection.execute(part).rowcount for part in parts)

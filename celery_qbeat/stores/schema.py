@@ -138,7 +138,7 @@ def _upgrade(connection: sa.Connection) -> None:
 def _upgrade_mysql(connection: sa.Connection) -> None:
     # Every DDL statement commits there, and so does this transaction at its first one; the steps can be repeated.
     connection.exec_driver_sql("SET SESSION lock_wait_timeout = 30, wait_timeout = 600")
-    name = sa.func.concat(sa.func.database(), ".qbeat")
+    name = sa.func.concat("qbeat.", sa.func.md5(sa.func.database()))
     connection.execute(sa.select(sa.func.get_lock(name, 60)))
     try:
         command.upgrade(config(connection), "head")

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from celery_qbeat.errors import SchemaError
 from celery_qbeat.stores import tables
 from celery_qbeat.stores.connection import Trouble
-from celery_qbeat.stores.database import Audit, Database, Entry, Poll, audit_query, raise_floor
+from celery_qbeat.stores.database import Audit, Database, Entry, Poll, audit_query, prune_numbered
 
 BUSY_TIMEOUT_S = 5.0
 
@@ -128,15 +128,7 @@ class SQLite(Database):
         return Audit(count, int(revs), bool(more))
 
     def prune_log(self, connection: sa.Connection, cursor: Cursor, before_us: int, limit: int) -> int:
-        log = tables.changes.c
-        old = sa.select(log.version).where(log.version <= cursor.last, log.at_us < before_us)
-        part = old.order_by(log.version).limit(limit).subquery()
-        last = connection.execute(sa.select(sa.func.max(part.c.version))).scalar_one()
-        if last is None:
-            return 0
-        gone = connection.execute(sa.delete(tables.changes).where(log.version <= last)).rowcount
-        raise_floor(connection, last)
-        return gone
+        return prune_numbered(connection, cursor.last, before_us, limit)
 
     def rows(self, connection: sa.Connection, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         """SQLite stores any bytes as text; those that are no UTF-8 are read again, with marks in their place."""
