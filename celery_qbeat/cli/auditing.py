@@ -15,6 +15,7 @@ from celery_qbeat.audit import FAULTS, SETTLING_US, Finding, Kind, Line, Subject
 from celery_qbeat.cli import output, times
 from celery_qbeat.cli.command import command, finish
 from celery_qbeat.cli.project import Project
+from celery_qbeat.cli.status import alive, beat_sentence
 from celery_qbeat.schedules import Schedule
 from celery_qbeat.settings import Retention
 from celery_qbeat.stores import reports
@@ -52,8 +53,8 @@ class Outcome:
 def audit_command(project: Project, from_: str, until: str, timezone: str, as_json: bool) -> None:
     """Recompute every slot that was asked for, and list those that have no verdict in the ledger.
 
-    Slots of the last minute, or since the last sign of a beat, are pending. Intervals are checked run by run. Ends
-    with 1 when a slot is missing or a run came too soon.
+    Slots of the last minute, or since the last sign of a beat, are pending: they are counted, and listed with --json.
+    Intervals are checked run by run. Ends with 1 when a slot is missing or a run came too soon.
 
     \b
     Example:
@@ -76,6 +77,9 @@ def audit_command(project: Project, from_: str, until: str, timezone: str, as_js
         if from_us > asked_us:
             output.say(f"the ledger is kept for less long: audited from {times.utc(from_us)}")
         _show(outcome)
+        leader = project.read(reports.leader)
+        if outcome.counted[Kind.PENDING] and not alive(leader, now):
+            output.say(f"beat: {beat_sentence(leader, now)}")
     finish(outcome.faultless)
 
 
@@ -129,9 +133,10 @@ def _subjects(
 
 def _show(outcome: Outcome) -> None:
     window = outcome.window
-    if outcome.findings:
+    faults = [finding for finding in outcome.findings if finding.kind in FAULTS]
+    if faults:
         lines = []
-        for finding in outcome.findings:
+        for finding in faults:
             span = times.utc(finding.first_us)
             if finding.count > 1:
                 span += f" to {times.utc(finding.last_us)}"

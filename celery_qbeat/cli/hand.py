@@ -20,7 +20,7 @@ from celery_qbeat.errors import Unavailable
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.stores import reports, rows, tables
 from celery_qbeat.stores.reports import Ran
-from celery_qbeat.wiring import build
+from celery_qbeat.wiring import build, holder_name
 
 ASK_AGAIN_S = 0.2
 NOT_RUN = frozenset({Verdict.REFUSED, Verdict.SKIPPED, Verdict.MISSED})
@@ -115,7 +115,9 @@ def _standalone_beat(project: Project) -> str:
     """Without a lock only the tables know of another beat, which would stand by for good if this one took its epoch."""
     leader = project.read(reports.leader)
     now = project.clock.now_us()
-    return f"a beat is at work ({beat_sentence(leader, now)}): nothing done" if alive(leader, now) else ""
+    if leader.holder == holder_name() or not alive(leader, now):
+        return ""
+    return f"a beat is at work ({beat_sentence(leader, now)}): nothing done"
 
 
 def _ticked(project: Project) -> str:

@@ -54,10 +54,15 @@ class Project:
 
     @cached_property
     def settings(self) -> Settings:
-        settings = Settings() if self.app is None else _loading(lambda: read_settings(self.app.conf))
-        return (
-            settings if self._database_url is None else settings.model_copy(update={"database_url": self._database_url})
-        )
+        settings = Settings() if self.app is None else _loading(self._read_settings)
+        if self._database_url is None:
+            return settings
+        return settings.model_copy(update={"database_url": self._database_url})
+
+    def _read_settings(self) -> Settings:
+        # A configuration that nobody has asked for a value yet denies all its keys.
+        self.app.conf.get("broker_url")
+        return read_settings(self.app.conf)
 
     @cached_property
     def privileges(self) -> Privileges | None:

@@ -14,7 +14,7 @@ from celery_qbeat.planning import OVERTAKEN_DETAIL
 from celery_qbeat.stores import tables
 from celery_qbeat.stores.claiming import chunks
 
-JOBS_A_PART = 100
+JOBS_A_PART = 20
 
 Ran = dict[str, Any]
 """A row of `qbeat_runs`."""

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from celery_qbeat.cli import Chosen, main, qbeat
 from celery_qbeat.jobs import RowRules, read_row, task_id
-from celery_qbeat.stores import tables
+from celery_qbeat.stores import rows, tables
 from celery_qbeat.testing.database import INSTANCE
 
 SECOND = 1_000_000
@@ -70,11 +70,11 @@ class Cli:
     def row(self, job_id: str) -> Any:
         """The row as the database has it."""
         with self.engine.begin() as connection:
-            return connection.execute(sa.select(tables.jobs).where(tables.jobs.c.id == job_id)).mappings().one()
+            return rows.get(connection, [job_id])[job_id].row
 
-    def insert(self, table: sa.Table, *rows: dict[str, Any]) -> None:
+    def insert(self, table: sa.Table, *lines: dict[str, Any]) -> None:
         with self.engine.begin() as connection:
-            for row in rows:
+            for row in lines:
                 connection.execute(sa.insert(table).values(row))
 
     def update(self, table: sa.Table, **values: Any) -> None:
@@ -96,7 +96,7 @@ class Cli:
         self.insert(tables.state, values)
 
     def ran(self, job_id: str, slots: Sequence[int], verdict: str = "succeeded", **more: Any) -> None:
-        rows = [
+        lines = [
             {
                 "job_id": job_id,
                 "slot_us": slot,
@@ -109,7 +109,7 @@ class Cli:
             }
             for slot in slots
         ]
-        self.insert(tables.runs, *rows)
+        self.insert(tables.runs, *lines)
 
 
 def migrated(url: str) -> None:

@@ -133,7 +133,7 @@ def test_show_of_a_row_that_does_not_run_has_no_next_slots(mixed: Cli) -> None:
 def test_show_foresees_what_changes_of_the_clocks_do_within_a_year(cli: Cli) -> None:
     cli.ok("add", "night", "app.a", "--daily", "02:30", "--timezone", "Europe/Berlin")
     notes = [slot["note"] for slot in cli.json("show", "night")["clock_changes"]]
-    assert len(notes) == 2
+    assert len(notes) >= 2
     assert {"first of two" in note or "does not exist" in note for note in notes} == {True}
     assert "Changes of the clocks within a year" in cli.ok("show", "night")
     cli.ok("set", "night", "--daily", "12:00")

@@ -1,0 +1,89 @@
+"""`tick` and `run-now`, with a broker in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from celery_qbeat.stores import tables
+from tests.unit.making_cli import HOUR, Cli, migrated
+
+
+@pytest.fixture(autouse=True)
+def _log_levels() -> Iterator[None]:
+    """`tick` sets the level for its process."""
+    log = logging.getLogger("celery_qbeat")
+    before = log.level
+    yield
+    log.setLevel(before)
+
+
+@pytest.fixture
+def cli(sqlite_url: str) -> Cli:
+    migrated(sqlite_url)
+    return Cli(sqlite_url, broker_url="memory://")
+
+
+def verdicts(cli: Cli) -> list[tuple[str, str]]:
+    return [(run["job_id"], run["verdict"]) for run in cli.json("runs")]
+
+
+def test_a_tick_runs_what_is_due_once_and_ends(cli: Cli) -> None:
+    cli.ok("add", "x", "app.a", "--interval", "3600")
+    cli.ok("add", "y", "app.b", "--every", "1d")
+    cli.ok("add", "later", "app.b", "--once", "2126-01-01T00:00")
+    assert cli.ok("tick").splitlines()[-1] == "2 sent"
+    assert sorted(verdicts(cli)) == [("x", "sent"), ("y", "sent")]
+    assert cli.ok("tick").splitlines()[-1] == "nothing was due"
+    assert len(verdicts(cli)) == 2
+
+
+def test_a_tick_tells_in_json_what_became_of_slots(cli: Cli) -> None:
+    cli.ok("add", "x", "app.a", "--interval", "3600")
+    cli.ok("add", "y", "app.unregistered", "--every", "1d")
+    assert cli.json("tick") == {"ran": True, "reason": "", "verdicts": {"refused": 1, "sent": 1}}
+
+
+def test_a_tick_sends_more_than_a_batch(cli: Cli) -> None:
+    job = {"fn": "app.a", "schedule_kind": "interval", "schedule": "3600"}
+    cli.insert(tables.jobs, *({**job, "id": f"job-{number}"} for number in range(1_100)))
+    assert cli.json("tick")["verdicts"] == {"sent": 1_100}
+
+
+def test_a_tick_leaves_a_beat_alone_that_is_at_work(cli: Cli) -> None:
+    cli.ok("add", "x", "app.a", "--interval", "3600")
+    cli.beat_seen()
+    assert "a beat is at work (elsewhere:7" in cli.ok("tick")
+    assert verdicts(cli) == []
+    cli.beat_seen(HOUR)
+    cli.ok("tick")
+    assert verdicts(cli) == [("x", "sent")]
+
+
+def test_a_tick_without_a_broker_says_so_and_loses_nothing(sqlite_url: str) -> None:
+    migrated(sqlite_url)
+    cli = Cli(sqlite_url, broker_url="redis://127.0.0.1:1/0")
+    cli.ok("add", "x", "app.a", "--interval", "3600")
+    result = cli.run("tick")
+    assert result.exit_code == 1
+    assert "Error: the broker is away" in result.stderr
+    assert verdicts(cli) == []
+    repaired = Cli(sqlite_url, broker_url="memory://")
+    repaired.beat_seen(HOUR)
+    repaired.ok("tick")
+    assert verdicts(repaired) == [("x", "sent")]
+
+
+def test_a_request_waits_for_a_beat_and_says_that_there_is_none(cli: Cli) -> None:
+    cli.ok("add", "x", "app.a", "--daily", "02:00", "--disabled")
+    result = cli.run("run-now", "x", "--wait", "0.2")
+    assert result.exit_code == 1
+    assert "no beat has answered within 0.2 s; the request waits for one" in result.stdout
+    assert "none has ever run on these tables" in result.stdout
+    assert cli.ok("run-now", "x", "--wait", "0") == "asked; the beat will run it\n"
+    assert cli.json("status")["requests"] == 2
+    cli.ok("tick")
+    assert verdicts(cli) == [("x", "skipped"), ("x", "sent")]
+    assert cli.json("status")["requests"] == 0
