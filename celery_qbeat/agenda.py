@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from celery_qbeat.jobs import Job, Reading, State
 from celery_qbeat.planning import Plan, first_slot, kept_slot, late_after, slot_from_now
 
-UNPLANNABLE = "-"
-"""The plan key of a job that was planned once and then became bad: a repair plans it from now."""
+UNPLANNED = "-"
+"""The plan key of a job that is disabled or has become bad: when that is over, it is planned from now."""
 
 
 @dataclass(slots=True)
@@ -170,31 +170,30 @@ def _entry(reading: Reading, state: State | None, now: int, refusal: str) -> Ent
 def _plan(entry: Entry, state: State | None, now: int) -> Plan | None:
     job = entry.job
     known = entry.state
-    if job is None:
-        key = UNPLANNABLE if known.plan_key else ""
-    elif entry.problem:
-        key = known.plan_key
-    else:
+    runnable = entry.runnable
+    if job is not None and runnable:
         key = job.plan_key
+    else:
+        key = UNPLANNED if known.plan_key or (job is not None and job.paused) else ""
     replanned = state is None or known.plan_key != key or known.next_run_us != entry.next_us
     late = known.late_after_us
-    if not entry.runnable or entry.refusal:
+    if not runnable or entry.refusal:
         late = None
     elif job is not None and (replanned or late is None) and entry.next_us is not None:
         late = late_after(job, now)
     problem = entry.problem or entry.refusal
+    if not replanned and known.problem == problem and known.late_after_us == late:
+        return None
+    entry.state = replace(known, next_run_us=entry.next_us, late_after_us=late, plan_key=key, problem=problem)
     due = known.next_run_us is not None and known.next_run_us <= now
-    plan = Plan(
+    return Plan(
         job_id=entry.id,
         first_seen_us=known.first_seen_us,
         next_run_us=entry.next_us,
         plan_key=key,
         problem=problem,
         late_after_us=late,
-        spec=job.spec if job is not None and entry.runnable else None,
-        record=state is None or known.plan_key != key or (known.next_run_us is None) != (entry.next_us is None),
+        spec=job.spec if job is not None and runnable else None,
+        record=state is None or known.plan_key != key,
         overtaken_us=known.next_run_us if due and known.next_run_us != entry.next_us else None,
     )
-    unchanged = not replanned and known.problem == problem and known.late_after_us == late
-    entry.state = replace(known, next_run_us=entry.next_us, late_after_us=late, plan_key=key, problem=problem)
-    return None if unchanged else plan

@@ -6,15 +6,18 @@ change keeps its next slot; only a job seen for the first time starts with `Sche
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from celery_qbeat.jobs import Job, Run, State, Verdict, task_id
 
 ONCE_TOLERANCE_US = 60_000_000
 """A `once` job that is first seen later than this after its instant is missed, not sent."""
 
-STEP_BACK_US = 3_600_000_000
-"""Slots decided up to this far ahead of the clock are not planned again after a step back (they would lose anyway)."""
+STEP_BACK_US = 60_000_000
+"""After a step back, slots up to the last decided one are not planned again when that is no further ahead than this.
+
+Further back they are planned again, for nobody knows which of them were decided: those lose to the ledger.
+"""
 
 PASS_LIMIT = 1_000
 """The most slots of one job that `catch_up=all` decides in one pass."""
@@ -92,19 +95,25 @@ def bounded(job: Job, slot: int | None) -> int | None:
 
 def first_slot(job: Job, now: int) -> int | None:
     """The first slot of a job that was never planned before."""
-    start = now if job.start_us is None else max(job.start_us, now)
-    slot = job.schedule.first(start)
-    if slot is not None and job.start_us is not None and slot < job.start_us:
-        slot = job.schedule.next_after(job.start_us - 1)
+    start = job.start_us
+    if start is not None and start > now:
+        return _slot_from_start(job, start)
+    slot = job.schedule.first(now)
+    if slot is not None and start is not None and slot < start:
+        slot = job.schedule.next_after(start - 1)
     return bounded(job, slot)
+
+
+def _slot_from_start(job: Job, start: int) -> int | None:
+    """The first slot at `start` or after it."""
+    return bounded(job, job.schedule.first(start) if job.schedule.relative else job.schedule.next_after(start - 1))
 
 
 def slot_from_now(job: Job, last_run_us: int | None, now: int) -> int | None:
     """The next slot of a job whose definition changed, was enabled or repaired: always later than now."""
     start = job.start_us
     if start is not None and start > now:
-        slot = job.schedule.first(start)
-        return bounded(job, slot if slot is None or slot >= start else job.schedule.next_after(start - 1))
+        return _slot_from_start(job, start)
     if job.schedule.relative and last_run_us is not None:
         slot = job.schedule.after_run(last_run_us, last_run_us)
         if slot is not None and now < slot <= (job.schedule.next_after(now) or slot):
@@ -115,15 +124,15 @@ def slot_from_now(job: Job, last_run_us: int | None, now: int) -> int | None:
 def kept_slot(job: Job, state: State, now: int) -> int | None:
     """The slot in `state`, unless it is further away than the schedule could ask for (a clock that stepped back)."""
     slot = state.next_run_us
-    if slot is None or slot <= now or (job.start_us is not None and job.start_us > now):
+    if slot is None or slot <= now:
         return slot
-    soonest = job.schedule.next_after(now)
+    soonest = slot_from_now(job, None, now)
     if soonest is None or slot <= soonest:
         return slot
     decided = state.last_slot_us
     if not job.schedule.relative and decided is not None and soonest <= decided <= now + STEP_BACK_US:
         return slot
-    return bounded(job, soonest)
+    return soonest
 
 
 def late_after(job: Job, since_us: int) -> int | None:
@@ -225,8 +234,7 @@ def _newest_run(due: Due, slot: int, collapsed: int, moment: Moment) -> Run:
         return _missed(job, slot, moment, _grace_reason(job), collapsed)
     if due.busy and job.overlap == "skip":
         return _run(job, slot, Verdict.SKIPPED, moment, collapsed, IN_FLIGHT_DETAIL)
-    run = _run(job, slot, Verdict.CLAIMED, moment, collapsed)
-    return replace(run, late_us=max(0, moment.now_us - _since(due, slot)))
+    return _run(job, slot, Verdict.CLAIMED, moment, collapsed, since_us=_since(due, slot))
 
 
 def _decide_each(due: Due, moment: Moment) -> Claim:
@@ -245,6 +253,8 @@ def _decide_each(due: Due, moment: Moment) -> Claim:
 
 
 def _older(job: Job, oldest: int, newest: int) -> int:
+    if oldest == newest:
+        return 0
     return max(0, job.schedule.count(oldest - 1, newest) - 1)
 
 
@@ -270,13 +280,21 @@ def _missed(job: Job, slot: int, moment: Moment, why: str, collapsed: int = 0) -
     return _run(job, slot, Verdict.MISSED, moment, collapsed, f"{late:.1f} s late: {why}")
 
 
-def _run(job: Job, slot: int, verdict: Verdict, moment: Moment, collapsed: int = 0, detail: str = "") -> Run:
+def _run(
+    job: Job,
+    slot: int,
+    verdict: Verdict,
+    moment: Moment,
+    collapsed: int = 0,
+    detail: str = "",
+    since_us: int | None = None,
+) -> Run:
     return Run(
         job_id=job.id,
         slot_us=slot,
         task_id=task_id(moment.instance, job.id, slot),
         verdict=verdict,
-        late_us=max(0, moment.now_us - slot),
+        late_us=max(0, moment.now_us - (slot if since_us is None else since_us)),
         collapsed=collapsed,
         detail=detail,
         lease_until_us=lease_until(job, moment.now_us) if verdict is Verdict.CLAIMED else None,

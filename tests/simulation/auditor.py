@@ -110,6 +110,9 @@ class Auditor:
                 yield f"{job_id} is next at {entry.next_us} for the writer and at {state.next_run_us} in the database"
             if state is not None and state.problem != (entry.problem or entry.refusal):
                 yield f"{job_id}: the problem in the database is {state.problem!r}, not {entry.problem!r}"
+            spec = entry.job.spec if entry.job is not None and entry.runnable else None
+            if self.observer.courses[job_id].spec != spec:
+                yield f"{job_id}: the history of definitions ends with {self.observer.courses[job_id].spec}, not {spec}"
             if entry.job is not None and job_id in rows and entry.job.rev != rows[job_id]["rev"]:
                 yield f"{job_id}: the writer has an old version of the row"
         flying = {entry.task_id for entry in self.database.ledger if entry.verdict in IN_FLIGHT}

@@ -100,9 +100,34 @@ class Observer:
         course = self.courses.setdefault(plan.job_id, Course())
         if course.pointer is not None and course.pointer != plan.next_run_us and course.pointer <= now:
             self.broken(f"the slot {plan.job_id}@{course.pointer} was due, and a plan forgot it")
-        course.pointer = plan.next_run_us
+        same = not plan.record or plan.spec == course.spec
         if plan.record:
             course.spec = plan.spec
+        if course.spec is not None:
+            self._check_plan(plan, course.spec, course.pointer if same else None, now)
+        course.pointer = plan.next_run_us
+
+    def _check_plan(self, plan: Plan, spec: str, before: int | None, now: int) -> None:
+        """No slot lies between now and the next one; a definition that stays never has its next slot put off."""
+        following = plan.next_run_us
+        if before is not None and (following is None or following > before):
+            self.broken(f"{plan.job_id} was next at {before} and is put off to {following}")
+        kind, text, *_, start_us, end_us, _ = json.loads(spec)
+        if kind == "interval":
+            latest = max(now, start_us or now) + int(text) * SECOND
+            if (following is None and (end_us is None or latest <= end_us)) or (following or 0) > latest:
+                self.broken(f"{plan.job_id} is next at {following}, though its interval is over at {latest}")
+            return
+        until = now + 2 * DAY if following is None else following - 1
+        known = self.courses[plan.job_id].covered
+        open_slots = (
+            slot
+            for slot in slots_of(spec, now + 1, until)
+            if slot not in known and (slot, plan.job_id) not in self.database.by_slot
+        )
+        stepped_over = next(open_slots, None)
+        if stepped_over is not None:
+            self.broken(f"{plan.job_id} is next at {following}, and its slot {stepped_over} is stepped over")
 
     def _gone(self, job_id: str, now: int) -> None:
         course = self.courses.pop(job_id, None)
@@ -170,7 +195,7 @@ class Observer:
         start, course.pointer = claim.expected_us or 0, claim.next_us
         overtaken = [run for run in claim.runs if run.detail.endswith(OVERTAKEN_DETAIL)]
         if overtaken or course.spec is None:
-            for run in overtaken:
+            for run in [run for run in overtaken if run.task_id in won]:
                 self._cover(course, claim.job_id, run.task_id, [run.slot_us])
             return
         kind, text, *_ = json.loads(course.spec)

@@ -78,13 +78,32 @@ def test_two_hours_forward_are_time_that_nobody_served_for_a_job_with_skip() -> 
 def test_half_an_hour_back_does_not_run_through_slots_that_were_sent_already() -> None:
     rig = Rig()
     rig.insert("j", "every", "1m")
-    rig.run(300)
+    rig.run(2400)
     sent = len(rig.slots())
     step(rig, -30 * MINUTE)
     rig.run(1800 - 2)
     assert len(rig.slots()) == sent
     rig.run(62)
     assert len(rig.slots()) == sent + 1
+
+
+def test_half_an_hour_back_just_after_the_start_does_not_silence_a_job() -> None:
+    rig = Rig()
+    rig.insert("j", "every", "1m")
+    rig.run(90)
+    step(rig, -30 * MINUTE)
+    rig.run(180)
+    assert rig.slots()[2:] == [NOON - (28 - minute) * MINUTE for minute in range(3)]
+
+
+def test_a_step_back_before_the_start_of_a_job_plans_it_for_its_start() -> None:
+    rig = Rig()
+    rig.insert("j", "interval", "3600", start_us=NOON)
+    rig.insert("k", "every", "1h", start_us=NOON)
+    rig.run(90)
+    step(rig, -DAY)
+    rig.run(5)
+    assert rig.state("j").next_run_us == rig.state("k").next_run_us == NOON
 
 
 def test_a_step_back_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -181,6 +181,18 @@ def test_a_once_job_whose_instant_lies_before_its_start_never_runs() -> None:
     assert rig.slots("k") == [NOON]
 
 
+@pytest.mark.parametrize(("kind", "schedule"), [("every", "1h"), ("daily", "13:00"), ("cron", "0 13 * * *")])
+def test_a_slot_at_the_very_start_of_a_job_runs(kind: str, schedule: str) -> None:
+    rig = Rig(limits=Limits(poll_s=60.0))
+    rig.insert("j", kind, schedule, start_us=NOON + HOUR)
+    rig.insert("k", "interval", "5")
+    rig.run(60)
+    rig.store.update("k", schedule_kind=kind, schedule=schedule, start_us=NOON + HOUR, end_us=NOON + HOUR)
+    rig.run(3600)
+    assert rig.slots("j") == [NOON + HOUR]
+    assert rig.slots("k")[-1] == NOON + HOUR
+
+
 def test_slots_up_to_the_end_are_caught_up_after_it() -> None:
     rig = Rig()
     rig.insert("j", "every", "1m", end_us=NOON + 5 * MINUTE)
@@ -305,6 +317,32 @@ def test_a_slot_that_is_due_when_its_row_goes_is_missed_and_not_forgotten(what: 
     assert rig.verdicts() == ["sent", "missed"]
     assert rig.entry().slot_us == NOON + MINUTE
     assert OVERTAKEN_DETAIL in rig.entry().detail
+
+
+def test_the_history_tells_when_a_job_ran_by_which_definition() -> None:
+    rig = Rig()
+    rig.insert("j", "once", "2026-06-01T12:01")
+    rig.run(90)
+    rig.store.update("j", enabled=False)
+    rig.run(10)
+    rig.store.update("j", enabled=True, end_us=NOON)
+    rig.run(10)
+    rig.store.update("j", kwargs="{")
+    rig.run(10)
+    kinds = [spec is not None for _, _, spec in rig.store.history]
+    assert kinds == [True, False, True, False]
+
+
+def test_a_disable_that_could_not_be_stored_at_once_is_in_the_history() -> None:
+    rig = Rig("2026-06-01T12:00:59.500000")
+    rig.insert("j", "every", "1m")
+    rig.tick()
+    rig.clock.advance(0.6)
+    rig.store.update("j", enabled=False)
+    rig.store.fail_next("plan")
+    rig.run(5)
+    assert rig.verdicts() == ["sent", "missed"]
+    assert rig.store.history[-1][2] is None
 
 
 def test_a_reload_does_not_disturb_a_cadence() -> None:
