@@ -57,6 +57,7 @@ if BROKER == "filesystem://":
         "data_folder_in": str(FOLDER / "messages"),
         "data_folder_out": str(FOLDER / "messages"),
         "control_folder": str(FOLDER / "control"),
+        "polling_interval": 0.2,
     }
 # Beat finds Django's database by itself.
 CELERY_QBEAT_POLL_INTERVAL = 0.5
