@@ -12,7 +12,19 @@ from celery_qbeat.ports import End
 
 MOST_BYTES = 16 * 1024
 
-_VERDICTS = {"success": Verdict.SUCCEEDED, "failure": Verdict.FAILED}
+Outcome = Literal["success", "failure", "revoked", "terminated", "expired", "unknown task", "ignored", "rejected"]
+"""Callbacks send the first two, `celery_qbeat.worker` the others."""
+
+_ENDS: dict[Outcome, tuple[Verdict, str]] = {
+    "success": (Verdict.SUCCEEDED, ""),
+    "failure": (Verdict.FAILED, ""),
+    "revoked": (Verdict.REVOKED, "revoked"),
+    "terminated": (Verdict.REVOKED, "terminated"),
+    "expired": (Verdict.EXPIRED, "expired"),
+    "unknown task": (Verdict.UNKNOWN_TASK, ""),
+    "ignored": (Verdict.IGNORED, ""),
+    "rejected": (Verdict.FAILED, "the worker rejected its message"),
+}
 
 
 class NotOurs(Exception):
@@ -24,7 +36,7 @@ class _Done(BaseModel):
 
     v: Literal[1]
     run: Annotated[str, Field(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
-    outcome: Literal["success", "failure"]
+    outcome: Outcome
     token: Annotated[str, Field(pattern=r"^[0-9a-f]{24}$")]
 
 
@@ -36,7 +48,7 @@ def read_done(message: Any, instance: str) -> End:
         raise NotOurs("has another form") from None
     if not hmac.compare_digest(run_token(instance, done.run), done.token):
         raise NotOurs("has a wrong token")
-    return End(done.run, _VERDICTS[done.outcome])
+    return End(done.run, *_ENDS[done.outcome])
 
 
 def _kwargs(message: Any) -> Any:
