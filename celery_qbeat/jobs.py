@@ -7,7 +7,9 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import blake2b
+from sys import intern
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -56,6 +58,9 @@ class Worker:
     functions: tuple[str, ...] = ()
 
 
+DEFAULT_SCOPE = Worker()
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A usable definition. `args` and `kwargs` stay JSON text until a run is dispatched."""
@@ -65,7 +70,7 @@ class Job:
     schedule: Schedule
     plan_key: str
     spec: str = ""
-    scope: Worker = Worker()
+    scope: Worker = DEFAULT_SCOPE
     args: str = "[]"
     kwargs: str = "{}"
     enabled: bool = True
@@ -123,7 +128,12 @@ class Run:
 
 def task_id(instance: str, job_id: str, slot_us: int) -> str:
     """The broker's task id of a slot: the same on every beat, for ever."""
-    return str(uuid.uuid5(uuid.UUID(instance), f"{job_id}@{slot_us}"))
+    return str(uuid.uuid5(_uuid(instance), f"{job_id}@{slot_us}"))
+
+
+@lru_cache(maxsize=16)
+def _uuid(text: str) -> uuid.UUID:
+    return uuid.UUID(text)
 
 
 def run_token(instance: str, task: str) -> str:
@@ -147,6 +157,8 @@ class Reading:
     job: Job | None
     problem: str = ""
 
+
+_NO_ARGS, _NO_KWARGS = "[]", "{}"
 
 CRON_RESERVED = "cron is reserved: set qbeat_cron = True in the Celery configuration to run cron rows"
 
@@ -232,16 +244,17 @@ def _reading(row: _Row, rules: RowRules, workers: Mapping[str, Worker]) -> Readi
         dates_skip=row.dates_skip,
         min_interval_us=rules.min_interval_us,
     )
-    spec = _spec(row, rules)
+    spec, plan_key = _identity(row, rules)
+    # A driver makes a new text for every row: those that many rows share are kept once.
     job = Job(
         id=row.id,
-        fn=row.fn,
+        fn=intern(row.fn),
         schedule=schedule,
-        plan_key=fingerprint(spec),
+        plan_key=plan_key,
         spec=spec,
-        scope=workers.get(row.worker, Worker()),
-        args=row.args,
-        kwargs=row.kwargs,
+        scope=workers.get(row.worker, DEFAULT_SCOPE),
+        args=_NO_ARGS if row.args == _NO_ARGS else row.args,
+        kwargs=_NO_KWARGS if row.kwargs == _NO_KWARGS else row.kwargs,
         enabled=row.enabled,
         start_us=row.start_us,
         end_us=row.end_us,
@@ -250,7 +263,7 @@ def _reading(row: _Row, rules: RowRules, workers: Mapping[str, Worker]) -> Readi
         grace_us=None if row.grace_seconds is None else row.grace_seconds * 1_000_000,
         on_doubt=row.on_doubt,
         max_run_us=row.max_run_seconds * 1_000_000,
-        queue=row.queue,
+        queue=row.queue and intern(row.queue),
         priority=row.priority,
         expires_s=row.expires_seconds,
         rev=row.rev,
@@ -272,7 +285,7 @@ def _check_id(job_id: str) -> None:
 
 def check_payload(args: str, kwargs: str) -> None:
     """Raise JobError unless `args` is a JSON list, `kwargs` a JSON object, and both together small enough."""
-    if args == "[]" and kwargs == "{}":
+    if args == _NO_ARGS and kwargs == _NO_KWARGS:
         return
     size = len(args.encode(errors="surrogatepass")) + len(kwargs.encode(errors="surrogatepass"))
     if size > MAX_PAYLOAD:
@@ -300,22 +313,22 @@ def _short(text: str, most: int = 60) -> str:
     return repr(text if len(text) <= most else text[:most] + "...")
 
 
-def _spec(row: _Row, rules: RowRules) -> str:
+def _identity(row: _Row, rules: RowRules) -> tuple[str, str]:
+    """What the schedule of a row is made of, as JSON, and its fingerprint."""
     floor = rules.min_interval_us if row.schedule_kind == "interval" else 0
-    return json.dumps(
-        [
-            row.schedule_kind,
-            row.schedule,
-            row.timezone,
-            row.days_only,
-            row.days_skip,
-            row.dates_skip,
-            row.start_us,
-            row.end_us,
-            floor,
-        ],
-        separators=(",", ":"),
-    )
+    when = (row.schedule_kind, row.schedule, row.timezone, row.days_only, row.days_skip, row.dates_skip)
+    read = _identity_of if len(row.dates_skip) <= _KEPT else _identity_of.__wrapped__
+    return read(*when, row.start_us, row.end_us, floor)
+
+
+# Many rows share a schedule. Longer lists of dates are not kept: a table of them could fill the memory.
+_KEPT = 500
+
+
+@lru_cache(maxsize=16_384)
+def _identity_of(*parts: str | int | None) -> tuple[str, str]:
+    spec = json.dumps(parts, separators=(",", ":"))
+    return spec, intern(fingerprint(spec))
 
 
 def fingerprint(spec: str) -> str:
