@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from celery_qbeat.audit import FAULTS, Line, Record, Subject, Window, audit, definitions
 from celery_qbeat.jobs import IN_FLIGHT, Verdict
+from celery_qbeat.planning import OVERTAKEN_DETAIL
 from celery_qbeat.privileges import BUILTIN_PRUNE
 from celery_qbeat.testing.database import Database, Entry
 from tests.simulation.observer import Observer
@@ -26,6 +28,7 @@ class Auditor:
         self.observer = observer
         self.requested: dict[tuple[str, int], str] = {}
         self.edited: set[str] = set()
+        self.exact = True
 
     def findings(self) -> Iterator[str]:
         yield from self._doubles()
@@ -38,6 +41,8 @@ class Auditor:
             return
         yield from self._memory(writer)
         yield from self._due(writer)
+        if self.exact:
+            yield from self._own_audit(writer)
 
     def _writer(self) -> Beat | None:
         for beat in self.world.alive:
@@ -131,6 +136,35 @@ class Auditor:
             flying = any(entry.job_id == job_id and entry.verdict in IN_FLIGHT for entry in self.database.ledger)
             if not flying:
                 yield f"{job_id}@{state.next_run_us} has been due for {(horizon - state.next_run_us) / 1e6:.1f} s"
+
+
+    def _own_audit(self, writer: Beat) -> Iterator[str]:
+        """`celery qbeat audit` finds nothing either."""
+        records: dict[str, list[Record]] = defaultdict(list)
+        for job_id, since_us, spec in self.database.history:
+            records[job_id].append(Record(since_us, spec))
+        code = {job.spec: job.schedule for job in self.observer.code.values()}
+        for job_id, known in records.items():
+            state = self.database.state.get(job_id)
+            entries = sorted((e for e in self.database.ledger if e.job_id == job_id), key=lambda entry: entry.slot_us)
+            found, _ = definitions(job_id, known, state.first_seen_us if state is not None else None, code)
+            subject = Subject(
+                job_id,
+                found,
+                [_line(entry) for entry in entries if not entry.by_hand],
+                next_run_us=None if state is None else state.next_run_us,
+                busy=any(entry.verdict in IN_FLIGHT for entry in entries),
+                by_hand=frozenset(entry.slot_us for entry in entries if entry.by_hand),
+            )
+            now = writer.engine._last_now
+            for finding in audit(subject, Window(known[0].since_us, now, now)).findings:
+                if finding.kind in FAULTS:
+                    yield f"the audit of {job_id}: {finding}"
+
+
+def _line(entry: Entry) -> Line:
+    overtaken = entry.detail.endswith(OVERTAKEN_DETAIL)
+    return Line(entry.slot_us, entry.claimed_us, entry.collapsed, overtaken)
 
 
 def _explained(entry: Entry) -> bool:

@@ -303,6 +303,7 @@ class History:
     def skewed(self, skew_us: int) -> None:
         """Clocks that are a minute apart may plan and count slots twice; that none is sent twice is still law."""
         self.skews = (min(self.skews[0], skew_us), max(self.skews[1], skew_us))
+        self.auditor.exact = self.skews == (0, 0)
         self.observer.stepped_back = self.skews[1] - self.skews[0] > 60 * SECOND
 
 

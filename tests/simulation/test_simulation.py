@@ -22,7 +22,7 @@ def test_no_history_breaks_a_law(first: int) -> None:
         outcome = run(seed)
         if outcome.violations:
             history = "\n".join(run(seed, tracing=True).trace)
-            pytest.fail(f"{history}\nseed {seed}: {outcome.violations}\nreplay: python -m tests.simulation --seed {seed}")
+            pytest.fail(f"{history}\n{outcome.violations}\nto replay: python -m tests.simulation --seed {seed}")
 
 
 @pytest.mark.parametrize("name", MUTANTS)
