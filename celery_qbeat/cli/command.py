@@ -18,6 +18,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 class QbeatCommand(CeleryCommand):
     """A command that says in one sentence why it cannot do its work, and ends with 1."""
 
+    # Celery's own would list the arguments among the options with newer versions of click.
+    format_options = click.Command.format_options
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -38,8 +41,8 @@ def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
             finally:
                 project.close()
 
-        with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(run)
-        made: click.Command = click.command(name, cls=QbeatCommand)(with_json)
+        made: click.Command = click.command(name, cls=QbeatCommand)(run)
+        made.params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."))
         return made
 
     return make

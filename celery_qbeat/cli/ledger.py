@@ -20,7 +20,11 @@ INSTANTS = ("slot", "claimed", "sent", "finished", "lease_until")
 @command("runs")
 @click.argument("job_id", metavar="[ID]", required=False)
 @click.option(
-    "--verdict", multiple=True, type=click.Choice([str(each) for each in Verdict]), help="Only these; may be repeated."
+    "--verdict",
+    multiple=True,
+    metavar="VERDICT",
+    type=click.Choice([str(each) for each in Verdict]),
+    help="Only these; may be repeated. One of " + ", ".join(Verdict) + ".",
 )
 @click.option("--since", metavar="TIME", help="Only slots since then: 1h, 7d, or an ISO time in UTC.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many, the newest.")
