@@ -12,6 +12,8 @@ from celery_qbeat.errors import SettingsError
 
 PREFIX = "qbeat_"
 
+_ABSENT = object()
+
 DEFAULT_DATABASE_URL = "sqlite:///celery-qbeat.sqlite3"
 
 
@@ -81,7 +83,9 @@ class Settings(BaseModel):
 
 def read_settings(conf: Mapping[str, Any]) -> Settings:
     """The settings in `app.conf`. Raises SettingsError naming the key, the value and what would work."""
-    given = {name: conf[PREFIX + name] for name in Settings.model_fields if PREFIX + name in conf}
+    # By `get`: a Celery configuration that is still pending says of every key that it is not in it.
+    found = {name: conf.get(PREFIX + name, _ABSENT) for name in Settings.model_fields}
+    given = {name: value for name, value in found.items() if value is not _ABSENT}
     _refuse_unknown(conf)
     try:
         settings = Settings.model_validate(given)
