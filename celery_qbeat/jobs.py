@@ -187,8 +187,8 @@ Instant = Annotated[Whole, Field(ge=-62_135_596_800_000_000, le=253_402_300_799_
 class _Row(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    id: Annotated[Text, Field(min_length=1, max_length=191)]
-    fn: Annotated[Text, Field(min_length=1, max_length=255)]
+    id: Annotated[str, Field(min_length=1, max_length=191), BeforeValidator(_text)]
+    fn: Annotated[str, Field(min_length=1, max_length=255), BeforeValidator(_text)]
     schedule_kind: Text
     schedule: Text
     worker: Text = ""
@@ -218,7 +218,7 @@ def read_row(row: Mapping[str, Any], rules: RowRules, workers: Mapping[str, Work
     `row` maps the columns to what the database holds; JSON columns as text.
     """
     row_id = row.get("id")
-    name = row_id if isinstance(row_id, str) else repr(row_id)
+    name = row_id if isinstance(row_id, str) else _shown(row_id)
     try:
         model = _Row.model_validate(row)
         return _reading(model, rules, workers)
@@ -298,7 +298,7 @@ def check_payload(args: str, kwargs: str) -> None:
 
 def _json(field: str, text: str, wanted: type, example: str) -> None:
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise JobError(
@@ -309,8 +309,19 @@ def _json(field: str, text: str, wanted: type, example: str) -> None:
         raise JobError(f"{field}: {_short(text)} is not a JSON {kind}; write it like {example}", field=field)
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is a number of Python, not of JSON")
+
+
 def _short(text: str, most: int = 60) -> str:
     return repr(text if len(text) <= most else text[:most] + "...")
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python writes out no whole number of thousands of digits.
+        return f"a {type(value).__name__} too long to be shown"
 
 
 def _identity(row: _Row, rules: RowRules) -> tuple[str, str]:
@@ -341,7 +352,8 @@ def _first_error(error: ValidationError) -> str:
     field = str(first["loc"][0])
     message = first["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
-    return f"{field}: {_short(str(first['input']))}: {message}"
+    given = first["input"]
+    return f"{field}: {_short(given if isinstance(given, str) else _shown(given))}: {message}"
 
 
 def read_worker(row: Mapping[str, Any]) -> Worker:

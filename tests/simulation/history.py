@@ -229,6 +229,7 @@ class History:
             self.table.update(job_id, kwargs="{'a': 1}")
             self.world.at(self.world.now + rng.random() * 30, lambda: self._repair(job_id))
         else:
+            self.auditor.deleted.add(job_id)
             self.table.delete(job_id)
             if change == "replace":
                 self.insert(job_id)
