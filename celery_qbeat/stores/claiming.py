@@ -60,7 +60,7 @@ def among(connection: sa.Connection, column: sa.ColumnElement[T], values: Sequen
     if connection.dialect.name != "postgresql":
         # With the column's type: SQLite lets people use a blob as an id.
         return column.in_(sa.bindparam(None, list(values), type_=column.type, expanding=True))
-    kind = sa.BigInteger if values and isinstance(values[0], int) else sa.Text
+    kind = sa.BigInteger if isinstance(column.type, sa.Integer) else sa.Text
     return column == sa.any_(sa.bindparam(None, list(values), type_=postgresql.ARRAY(kind)))
 
 

@@ -100,19 +100,32 @@ class Link:
                 if deadlocks > DEADLOCKS:
                     raise Unavailable(str(error)) from error
 
-    def statement(self, work: Work[T]) -> T:
-        """`work` is one statement that commits itself. Raises Doubt."""
-        # A connection that died while idle is found by the ping, where it leaves no doubt.
-        self.read(lambda connection: connection.exec_driver_sql("SELECT 1").close())
-        for left in range(DEADLOCKS, -1, -1):
+    def statement(self, work: Work[T], *, before: str, after: str) -> T:
+        """`work` is one statement that commits itself, between two settings of the session. Raises Doubt."""
+        deadlocks = 0
+        while True:
+            # A connection that died while idle is found here, where it leaves no doubt.
+            self.read(lambda connection: connection.exec_driver_sql(before).close())
             try:
-                return self._run(work)
+                result = self._run(work)
+                break
             except _Lost as error:
                 raise Doubt(str(error)) from error
             except _Deadlock as error:
-                if not left:
+                deadlocks += 1
+                if deadlocks > DEADLOCKS:
                     raise Unavailable(str(error)) from error
-        raise AssertionError("the last deadlock raises")
+            finally:
+                self._set(after)
+        return result
+
+    def _set(self, setting: str) -> None:
+        if self._connection is not None:
+            try:
+                self._connection.exec_driver_sql(setting).close()
+            except SQLAlchemyError:
+                # The next connection begins with the usual settings.
+                self.close()
 
     def close(self) -> None:
         """Give the connection back. Never raises."""

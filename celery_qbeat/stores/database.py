@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -110,6 +111,10 @@ class Database(ABC):
     def trouble_ahead(self, _connection: sa.Connection) -> str:
         """A reason why this server cannot be used, found at open; empty: none."""
         return ""
+
+    def whole_tables(self, _connection: sa.Connection) -> AbstractContextManager[None]:
+        """Around a query that joins tables as a whole. After an error the connection is not used again."""
+        return nullcontext()
 
     def rows(self, connection: sa.Connection, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         """What people wrote, whatever they wrote."""

@@ -171,29 +171,33 @@ def _ended(state: tuple[Any, ...], end: End, now_us: int) -> tuple[Any, ...]:
 def flights(connection: sa.Connection, after: Flight | None, after_id: int) -> Sequence[tuple[int, Flight]]:
     """The next part of the runs without an end, by lease, each with its number."""
     runs, batches = tables.runs.c, tables.batches.c
-    query = (
-        sa.select(
-            runs.id,
-            runs.task_id,
-            runs.job_id,
-            runs.slot_us,
-            runs.lease_until_us,
-            runs.batch_id,
-            sa.func.coalesce(batches.epoch, 0),
-            runs.claimed_us,
-            runs.sent_us,
-            runs.by_hand,
-        )
-        .select_from(tables.runs.outerjoin(tables.batches, batches.batch_id == runs.batch_id))
-        .order_by(runs.lease_until_us, runs.id)
-        .limit(FLIGHTS_A_PART)
-    )
+    query = sa.select(*(runs[name] for name in _FLIGHT)).order_by(runs.lease_until_us, runs.id).limit(FLIGHTS_A_PART)
     if after is None:
         query = query.where(runs.lease_until_us.is_not(None))
     else:
         lease = after.lease_until_us
         query = query.where(runs.lease_until_us >= lease, sa.or_(runs.lease_until_us > lease, runs.id > after_id))
-    return [(row[0], Flight(*row[1:9], bool(row[9]))) for row in connection.execute(query).all()]
+    found = connection.execute(query).all()
+    of = among(connection, batches.batch_id, sorted({row.batch_id for row in found if row.batch_id is not None}))
+    epochs = {row[0]: row[1] for row in connection.execute(sa.select(batches.batch_id, batches.epoch).where(of)).all()}
+    return [(row.id, _flight(row, epochs.get(row.batch_id, 0))) for row in found]
+
+
+_FLIGHT = ("id", "task_id", "job_id", "slot_us", "lease_until_us", "batch_id", "claimed_us", "sent_us", "by_hand")
+
+
+def _flight(row: sa.Row[Any], epoch: int) -> Flight:
+    return Flight(
+        task_id=row.task_id,
+        job_id=row.job_id,
+        slot_us=row.slot_us,
+        lease_until_us=row.lease_until_us,
+        batch_id=row.batch_id,
+        epoch=epoch,
+        claimed_us=row.claimed_us,
+        sent_us=row.sent_us,
+        by_hand=bool(row.by_hand),
+    )
 
 
 def close_batches(connection: sa.Connection, epoch: int, now_us: int) -> None:

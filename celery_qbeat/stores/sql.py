@@ -114,7 +114,7 @@ class SqlStore:
                 break
             last = rows[-1][0]["id"]
         after: str | None = None
-        while orphans := self._link.read(partial(reading.orphans, after=after)):
+        while orphans := self._link.read(partial(self._orphans, after=after)):
             yield Loaded(orphans=orphans)
             after = orphans[-1].job_id
         self._cursor = cursor
@@ -165,6 +165,10 @@ class SqlStore:
         return self._joined(
             connection, query if after is None else query.where(jobs.id > sa.literal(after, jobs.id.type))
         )
+
+    def _orphans(self, connection: sa.Connection, after: str | None) -> list[State]:
+        with self._database.whole_tables(connection):
+            return reading.orphans(connection, after)
 
     def _rows(self, job_ids: Sequence[Any]) -> dict[str, tuple[Row, State | None] | None]:
         found: dict[str, tuple[Row, State | None] | None] = dict.fromkeys(map(key, job_ids))

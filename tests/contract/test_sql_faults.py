@@ -18,6 +18,9 @@ from celery_qbeat.errors import Doubt, QbeatError, SchemaError, Unavailable
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import Claim, End, Plan
 from celery_qbeat.stores import SqlStore, open_store
+from celery_qbeat.stores.claiming import Batch
+from celery_qbeat.stores.postgresql import _CLAIM, _claim_arguments
+from celery_qbeat.stores.postgresql import PostgreSQL as PostgreSQLDatabase
 from tests.contract.store_rigs import SECOND, T0, SqlRig, made
 from tests.servers import MariaDB, PostgreSQL
 
@@ -300,6 +303,32 @@ def test_a_reader_is_never_held_up(sql_rig: SqlRig) -> None:
         assert set(sql_rig.store.states(["a"])) == {"a"}
         assert len([row for part in sql_rig.store.load() for row in part.rows]) == 1
         assert not sql_rig.store.drift()
+
+
+# ---------------------------------------------------------------- plans of queries
+
+
+@pytest.mark.parametrize("sql_rig", ["postgresql"], indirect=True)
+def test_a_claim_does_not_depend_on_what_the_planner_believes(sql_rig: SqlRig) -> None:
+    """Statistics taken from an emptied table say 'one row': a join by nested loops would then compare all with all."""
+    ids = [f"code:{n}" for n in range(3_000)]
+    tables = ("qbeat_state", "qbeat_runs", "qbeat_batches", "qbeat_jobs")
+    sql_rig.store.plan(sql_rig.epoch, [Plan(job_id, T0, T0, "key") for job_id in ids], T0)
+    for table in tables:
+        sql_rig.sql(f"DELETE FROM {table}")
+        sql_rig.sql(f"ANALYZE {table}")
+    sql_rig.store.plan(sql_rig.epoch, [Plan(job_id, T0, T0, "key") for job_id in ids], T0)
+    claims = [Claim(job_id, None, T0, T0 + 1, (sql_rig.run(job_id),)) for job_id in ids]
+
+    def explain(connection: sa.Connection) -> list[str]:
+        arguments = _claim_arguments(Batch(sql_rig.epoch, sql_rig.batch_id(), claims, T0))
+        with PostgreSQLDatabase().whole_tables(connection):
+            return list(connection.execute(sa.text("EXPLAIN " + _CLAIM.text), arguments).scalars())
+
+    assert not [line for line in sql_rig.store.link.read(explain) if "Nested Loop" in line]
+    assert sql_rig.claim(*claims) == frozenset()
+    setting = "SHOW enable_nestloop"
+    assert sql_rig.store.link.read(lambda connection: connection.exec_driver_sql(setting).scalar_one()) == "on"
 
 
 # ---------------------------------------------------------------- values
