@@ -111,6 +111,10 @@ def slots_of(job: Job, state: State | None, now: int, *, changed: bool = False) 
         slot = slot_from_now(job, state.last_run_us, now)
     else:
         slot = kept_slot(job, state, now)
+    if slot is not None and slot <= now and not job.schedule.relative:
+        # One run stands for all that are due.
+        yield job.schedule.latest(now) or slot
+        slot = job.schedule.next_after(now)
     while slot is not None and (job.end_us is None or slot <= job.end_us):
         yield slot
         slot = job.schedule.next_after(max(slot, now) if job.schedule.relative else slot)

@@ -30,7 +30,7 @@ FLAGS = (
 class Shop:
     """`python examples/django/run.py` with a folder and a port of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, broker: str) -> None:
         self.folder = folder
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
@@ -41,6 +41,7 @@ class Shop:
             "PYTHONUNBUFFERED": "1",
             "SHOP_FOLDER": str(folder / "data"),
             "SHOP_PORT": str(self.port),
+            "SHOP_BROKER": broker,
         }
         command = [sys.executable, str(ROOT / "examples" / "django" / "run.py")]
         self.process = Process("shop", command, folder, self.environment, folder / "shop.log")

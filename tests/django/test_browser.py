@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.django.shop import FLAGS, ROOT, Shop, page_of
+from tests.servers import Redis
 from tests.servers.waiting import wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -44,9 +45,11 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """The example, started with its one command."""
-    made = Shop(tmp_path_factory.mktemp("shop"))
+def shop(tmp_path_factory: pytest.TempPathFactory, redis_server: Redis) -> Iterator[Shop]:
+    """The example, started with its one command, on the session's Redis."""
+    with redis_server.client() as client:
+        client.flushall()
+    made = Shop(tmp_path_factory.mktemp("shop"), redis_server.url)
     try:
         made.wait_ready()
         yield made

@@ -81,8 +81,8 @@ def test_what_is_wrong_is_said_beside_its_field(site: Any, columns: dict[str, An
 
 
 def test_several_mistakes_are_all_said_at_once(site: Any) -> None:
-    found = errors(site.post(ADD, typed(schedule="25:00", args="[1,", max_run_seconds="")))
-    assert set(found) == {"schedule", "args", "max_run_seconds"}
+    found = errors(site.post(ADD, typed(fn="os.system", schedule="25:00", args="[1,", max_run_seconds="")))
+    assert set(found) == {"fn", "schedule", "args", "max_run_seconds"}
 
 
 def test_an_error_in_json_points_at_line_and_column(site: Any) -> None:

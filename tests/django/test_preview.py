@@ -61,6 +61,17 @@ def test_a_new_interval_starts_at_once_and_an_edited_one_does_not() -> None:
     assert kept.difference is None
 
 
+def test_slots_that_passed_while_no_beat_was_running_are_one_run(site: Any) -> None:
+    now = at("2026-06-01T12:00:30")
+    state = State("a", 1, next_run_us=at("2026-06-01T11:00"))
+    shown = preview(columns("every", "1m"), RULES, now, Before(columns("every", "1m"), state))
+    assert [(firing.local[15:], firing.away) for firing in shown.firings[:3]] == [
+        ("12:00:00", "at once"),
+        ("12:01:00", "in 30 s"),
+        ("12:02:00", "in 1 min 30 s"),
+    ]
+
+
 def test_an_edit_shows_what_it_adds_and_takes_away_in_thirty_days() -> None:
     now = at("2026-06-01T12:00")
     before = Before(columns("daily", "02:00,14:00"), State("a", 1, next_run_us=at("2026-06-01T14:00")))

@@ -21,6 +21,7 @@ from celery_qbeat.django.project import Project, read_project
 from celery_qbeat.django.times import moment
 from celery_qbeat.errors import ScheduleError
 from celery_qbeat.jobs import Reading, read_row
+from celery_qbeat.jobs import Worker as Scope
 from celery_qbeat.schedules import parse, parse_days
 
 _LEADING = re.compile(r"([a-z_]+)")
@@ -123,6 +124,7 @@ class JobForm(forms.ModelForm):
             data[name] = self._same_days(name, data.get(name, ""))
         self._read_times(data)
         self._check_schedule(data)
+        self._check_name(data)
         if not self.errors:
             self._check_row(data)
         return data
@@ -178,6 +180,18 @@ class JobForm(forms.ModelForm):
         except ScheduleError as error:
             self._say(str(error), error.field)
 
+    def _check_name(self, data: dict[str, Any]) -> None:
+        """The task alone, so that it is said at once whatever else is wrong."""
+        if "fn" not in data or "worker" not in data or not self._judged(data):
+            return
+        if (self.instance.pk or data.get("id"), data["fn"]) not in self.project.privileges.trusted:
+            scope = self.project.scopes.get(data["worker"], Scope())
+            self._say(self.project.privileges.refused_name(data["fn"], scope), "fn")
+
+    def _judged(self, data: dict[str, Any]) -> bool:
+        """Whoever only wants to stop a job can, whatever became of its task."""
+        return bool(data.get("enabled") or {"fn", "queue", "worker"} & set(self.changed_data))
+
     def _check_row(self, data: dict[str, Any]) -> None:
         job = Job(**{name: value for name, value in data.items() if name in self.fields})
         if self.instance.pk:
@@ -188,11 +202,12 @@ class JobForm(forms.ModelForm):
             self._say(reading.problem, found.group() if found else "")
             return
         refusal = self.project.privileges.refusal(reading.job)
-        # Whoever only wants to stop a job can, whatever became of its task.
-        if refusal and (data.get("enabled") or {"fn", "queue", "worker"} & set(self.changed_data)):
+        if refusal and self._judged(data):
             self._say(refusal, refusal.partition(":")[0])
 
     def _say(self, problem: str, field: str) -> None:
+        if not problem:
+            return
         name = field if field in self.fields else None
         if name is not None:
             label = re.match(rf"{re.escape(field)}:? ", problem)
