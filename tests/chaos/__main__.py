@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.chaos.auditor import audit
 from tests.chaos.driver import Order, run
+from tests.chaos.evidence import Evidence
 from tests.chaos.takeovers import figures
 
 DATABASES = ("postgresql", "mariadb", "sqlite")
@@ -20,6 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 when every promise was kept."""
     options = _parser().parse_args(arguments)
     seed = options.seed if options.seed is not None else random.randrange(1_000_000)
+    if options.audit:
+        return int(_judge(Evidence.load(Path(options.audit))))
     failed = False
     for database in options.database or DATABASES:
         order = Order(database, seed, options.rounds, options.jobs, (options.pause / 2, options.pause * 3 / 2))
@@ -34,13 +37,19 @@ def _one(order: Order, folder: Path) -> bool:
     _say(f"{order.database}: seed {order.seed}, {order.rounds} faults, {order.jobs} jobs, {order.beats} beats")
     evidence = run(order, folder, _say)
     evidence.save(folder / "evidence.json")
-    breaches = audit(evidence)
+    failed = _judge(evidence)
+    again = f"--database {order.database} --rounds {order.rounds} --seed {order.seed} --jobs {order.jobs}"
+    _say(f"once more: python -m tests.chaos {again}")
+    return failed
+
+
+def _judge(evidence: Evidence) -> bool:
     for name, value in figures(evidence).items():
         _say(f"  {name}: {value}")
+    breaches = audit(evidence)
     for breach in breaches[:50]:
         _say(f"  BREACH {breach}")
-    again = f"python -m tests.chaos --database {order.database} --rounds {order.rounds} --seed {order.seed}"
-    _say(f"{order.database}: {len(breaches)} breaches; once more: {again}")
+    _say(f"{len(breaches)} breaches")
     return bool(breaches)
 
 
@@ -56,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="the same seed gives the same faults and edits")
     parser.add_argument("--jobs", type=int, default=200, help="intervals of one or two seconds (200)")
     parser.add_argument("--pause", type=float, default=1.7, help="mean seconds from one fault to the next (1.7)")
+    parser.add_argument("--audit", metavar="FILE", help="judge the evidence.json of an earlier run again")
     parser.add_argument("--keep", help="a folder for logs and evidence")
     return parser
 

@@ -84,9 +84,8 @@ def nothing_is_missing_under_resend(evidence: Evidence) -> Iterator[Breach]:
         if evidence.traits[entry.job].on_doubt != "resend" or (entry.job, entry.slot_us) in arrived:
             continue
         settled = entry.finished_us if entry.finished_us is not None else NEVER_US
-        before = [each for each in evidence.history.get(entry.job, ()) if each.since_us <= settled]
-        unwanted = (before and before[-1].spec is None) or "grace was over" in entry.detail
-        if entry.verdict != "in doubt" or not unwanted:
+        stopped = _stopped(evidence.history.get(entry.job, ()), settled)
+        if entry.verdict != "in doubt" or not (stopped or "grace was over" in entry.detail):
             yield Breach("missing under resend", entry.job, f"slot {entry.slot_us}: {entry}")
 
 
@@ -170,7 +169,12 @@ def _segments(
 
 def _ends(entry: Entry, instant_us: int) -> bool:
     """Whether this is the last line of a definition that was replaced then."""
-    return entry.claimed_us == instant_us and OVERTAKEN_DETAIL in entry.detail
+    return entry.claimed_us == instant_us and _stands_for_the_rest(entry)
+
+
+def _stands_for_the_rest(entry: Entry) -> bool:
+    """Whether it is the verdict on all slots of a definition from its own on, given because another one came."""
+    return entry.verdict == "missed" and OVERTAKEN_DETAIL in entry.detail
 
 
 def _relative(segment: Segment, _traits: Traits) -> Iterator[str]:
@@ -179,19 +183,18 @@ def _relative(segment: Segment, _traits: Traits) -> Iterator[str]:
         yield f"decided while it was not to run: {segment.entries[0]}"
         return
     period = segment.definition.period_us
-    expected: int | None = segment.since_us if segment.first else None
+    earliest = segment.since_us if segment.first else segment.since_us + 1
+    latest = segment.since_us if segment.first else segment.since_us + period
     for entry in segment.entries:
-        if expected is None:
-            if not segment.since_us < entry.slot_us <= segment.since_us + period:
-                yield f"the first slot {entry.slot_us} is not within a period of its definition"
-        elif entry.slot_us != expected:
-            yield f"slot {entry.slot_us} where {expected} was planned"
+        if not earliest <= entry.slot_us <= latest:
+            yield f"slot {entry.slot_us} where {earliest}..{latest} was planned"
         if entry.collapsed:
             yield f"slot {entry.slot_us} stands for {entry.collapsed} others"
-        expected = entry.claimed_us + period
-    overtaken = bool(segment.entries) and _ends(segment.entries[-1], segment.until_us)
-    latest = segment.since_us + period if expected is None else expected
-    if not overtaken and latest <= segment.until_us != NEVER_US:
+        earliest = latest = entry.claimed_us + period
+        if _stands_for_the_rest(entry):
+            # Planned anew from when the next beat took it in; where that was the one that wrote this, the segment ends.
+            earliest, latest = entry.claimed_us + 1, NEVER_US
+    if latest <= segment.until_us != NEVER_US:
         yield f"slot {latest} was due and has no verdict"
     if segment.until_us == NEVER_US:
         yield "it still runs"
@@ -206,20 +209,20 @@ def _absolute(segment: Segment, traits: Traits) -> Iterator[str]:
         yield "it still runs"
         return
     slots = _instants(traits, segment)
-    done = 0
+    done, replanned = 0, False
     for entry in segment.entries:
         place = bisect_right(slots, entry.slot_us)
         if not place or slots[place - 1] != entry.slot_us:
             yield f"{entry.slot_us} is no slot: {entry}"
             continue
-        if _ends(entry, segment.until_us):
-            if place - 1 != done:
-                yield f"{place - 1 - done} slots before {entry.slot_us} have no verdict"
-            done = len(slots)
-        else:
-            if place - done != entry.collapsed + 1:
-                yield f"{place - done - 1} slots before {entry.slot_us}, which stands for {entry.collapsed}: {entry}"
-            done = place
+        between = place - 1 - done
+        if between != entry.collapsed and not (replanned and between > entry.collapsed):
+            yield f"{between} slots before {entry.slot_us}, which stands for {entry.collapsed}: {entry}"
+        replanned = _stands_for_the_rest(entry)
+        # When it is planned anew, by the next beat that takes it in, what passed until then is no slot any more.
+        done = bisect_right(slots, entry.claimed_us) if replanned else place
+    if replanned:
+        return
     if done < len(slots):
         yield f"{len(slots) - done} slots from {slots[done]} on were due and have no verdict"
 
@@ -235,6 +238,13 @@ def _instants(traits: Traits, segment: Segment) -> list[int]:
 
 
 # ---------------------------------------------------------------- helpers
+
+
+def _stopped(definitions: Sequence[Definition], instant_us: int) -> bool:
+    """Whether the job did not run then; it may have been enabled at the same instant, after what happened then."""
+    before = [definition for definition in definitions if definition.since_us < instant_us]
+    at = [definition for definition in definitions if definition.since_us == instant_us]
+    return any(definition.spec is None for definition in [*before[-1:], *at])
 
 
 def _by_slot(messages: Sequence[Message]) -> Mapping[tuple[str, int], Sequence[Message]]:

@@ -97,6 +97,21 @@ class Evidence:
         """As JSON, to be looked at."""
         file.write_text(json.dumps(asdict(self), indent=1))
 
+    @classmethod
+    def load(cls, file: Path) -> Evidence:
+        """What `save` wrote."""
+        data: dict[str, Any] = json.loads(file.read_text())
+        parts = {
+            "traits": {
+                job: Traits(**{**each, "instants": tuple(each["instants"])}) for job, each in data["traits"].items()
+            },
+            "messages": [Message(**each) for each in data["messages"]],
+            "ledger": [Entry(**each) for each in data["ledger"]],
+            "history": {job: [Definition(**each) for each in found] for job, found in data["history"].items()},
+            "incidents": [Incident(**each) for each in data["incidents"]],
+        }
+        return cls(**{**data, **parts})
+
 
 def read_database(url: str) -> dict[str, Any]:
     """The parts of an `Evidence` that the database has."""

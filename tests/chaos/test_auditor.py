@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -179,3 +180,24 @@ def test_takeovers_are_measured_from_the_last_message_of_the_old_to_the_first_of
     (change,) = takeovers(evidence)
     assert (change.epoch, change.seconds, change.causes, change.only_beats) == (2, 3.5, ("kill beat",), True)
     assert figures(evidence)["worst takeover, s"] == 3.5
+
+
+def test_after_a_verdict_for_the_rest_of_a_definition_the_plan_begins_anew() -> None:
+    """The beat that gave it died before it stored the new plan; the next one took the row in four seconds later."""
+    overtaken = f"4.0 s late: {OVERTAKEN_DETAIL}"
+    died = with_line(
+        good(), 4, verdict="missed", sent_us=None, batch_id=None, claimed_us=START + 44 * SECOND, detail=overtaken
+    )
+    died = replace(died, messages=[m for m in died.messages if m.task_id != f"drop@{START + 40 * SECOND}"])
+    assert audit(moved(moved(died, 5, 0.5), 6, 0)) != []
+    later = [e for e in died.ledger if not (e.job == "drop" and e.slot_us > START + 44 * SECOND)]
+    anew = [line(60 + n, "drop", 58 + 10 * n, epoch=2) for n in range(5)]
+    assert audit(replace(died, ledger=[*later, *anew], messages=arrived([*later, *anew]))) == []
+
+
+def test_evidence_can_be_judged_again(tmp_path: Path) -> None:
+    evidence = replace(good(), incidents=[Incident("kill beat", "beat 0", START, END)])
+    evidence.save(tmp_path / "evidence.json")
+    again_ = Evidence.load(tmp_path / "evidence.json")
+    assert audit(again_) == []
+    assert figures(again_) == figures(evidence)
