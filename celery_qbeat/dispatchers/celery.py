@@ -9,7 +9,7 @@ from celery import signals
 
 from celery_qbeat.dispatchers import broker
 from celery_qbeat.dispatchers.confirms import ConfirmWire
-from celery_qbeat.dispatchers.letters import Ends, Letter, write
+from celery_qbeat.dispatchers.letters import Ends, Letter, Writer
 from celery_qbeat.dispatchers.wires import RedisWire, Wire, text
 from celery_qbeat.ports import Fate, Receipt, Shipment
 
@@ -28,7 +28,7 @@ class CeleryDispatcher:
         self._namespace = namespace
         self._link_ends = link_ends
         self._wire: Wire | None = None
-        self._ends: Ends | None = None
+        self._writer: Writer | None = None
 
     @property
     def ends(self) -> bool:
@@ -43,13 +43,13 @@ class CeleryDispatcher:
         """
         if not shipments:
             return []
-        wire = self._opened()
+        wire, writer = self._opened()
         # A receiver of these signals expects that the message is out by then.
         watched = signals.after_task_publish.receivers or signals.task_sent.receivers
         size = 1 if watched and isinstance(wire, RedisWire) else wire.window
         receipts: list[Receipt] = []
         for start in range(0, len(shipments), size):
-            receipts.extend(self._send_some(wire, shipments[start : start + size], trusted))
+            receipts.extend(self._send_some(wire, writer, shipments[start : start + size], trusted))
         return receipts
 
     def close(self) -> None:
@@ -61,22 +61,24 @@ class CeleryDispatcher:
     def describe(self) -> str:
         return broker.describe(self._app.connection_for_write())
 
-    def _opened(self) -> Wire:
-        if self._wire is None:
+    def _opened(self) -> tuple[Wire, Writer]:
+        if self._wire is None or self._writer is None:
             connection = broker.connect(self._app.connection_for_write)
             address = broker.done_address(connection, self._namespace) if self._link_ends else None
-            self._ends = Ends(self._app, address) if address is not None else None
+            self._writer = Writer(self._app, Ends(self._app, address) if address is not None else None)
             self._wire = _wire(self._app, connection)
         self._wire.open()
-        return self._wire
+        return self._wire, self._writer
 
-    def _send_some(self, wire: Wire, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> list[Receipt]:
+    def _send_some(
+        self, wire: Wire, writer: Writer, shipments: Sequence[Shipment], trusted: Callable[[], bool]
+    ) -> list[Receipt]:
         instance = self._instance if isinstance(self._instance, str) else self._instance()
         letters: list[Letter] = []
         receipts: dict[str, Receipt] = {}
         for shipment in shipments:
             try:
-                letters.append(write(self._app, shipment, self._ends, instance))
+                letters.append(writer.write(shipment, instance))
             except Exception as error:
                 task_id = shipment.run.task_id
                 receipts[task_id] = Receipt(task_id, Fate.BAD, text(error))

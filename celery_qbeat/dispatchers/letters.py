@@ -74,42 +74,64 @@ class Ends:
         signature = app.signature(DONE_TASK, args=(), kwargs={}, immutable=True, options=options)
         self._template: dict[str, Any] = dict(signature)
 
-    def of(self, task_id: str, instance: str, outcome: str) -> dict[str, Any]:
+    def of(self, task_id: str, instance: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """For the success of a run, and for its failure."""
         token = run_token(instance, task_id)
-        return {**self._template, "kwargs": {"v": 1, "run": task_id, "outcome": outcome, "token": token}}
+        told = {"v": 1, "run": task_id, "token": token}
+        success, failure = {**told, "outcome": "success"}, {**told, "outcome": "failure"}
+        return {**self._template, "kwargs": success}, {**self._template, "kwargs": failure}
 
 
-def write(app: Any, shipment: Shipment, ends: Ends | None, instance: str) -> Letter:
-    """The message for a run. Raises whatever Celery, a router or the payload raises: then nothing can be sent."""
-    job, run = shipment.job, shipment.run
-    options = _options(app, job)
-    args, kwargs = _payload(job)
-    fields = {name: options.pop(name) for name in _MESSAGE_OPTIONS if name in options}
-    links = [*_listed(options.pop("link", None))]
-    errors = [*_listed(options.pop("link_error", None))]
-    if ends is not None:
-        links.append(ends.of(run.task_id, instance, "success"))
-        errors.append(ends.of(run.task_id, instance, "failure"))
-    expires = options.pop("expires", None)
-    headers = {**(options.pop("headers", None) or {}), **_headers(job, run)}
-    if not job.from_code:
-        fields |= _representations(job.args, job.kwargs)
-    fields.setdefault("reply_to", app.thread_oid)
-    travel = app.amqp.router.route(options, job.fn, args, kwargs, app.tasks.get(job.fn))
-    if expires is not None:
-        travel["expiration"] = max(0.0, _seconds_left(app, expires))
-    message = app.amqp.create_task_message(
-        run.task_id,
-        job.fn,
-        args,
-        kwargs,
-        expires=expires,
-        callbacks=links or None,
-        errbacks=errors or None,
-        create_sent_event=app.conf.task_send_sent_event,
-        **{"ignore_result": None, **fields},
-    )
-    return Letter(run.task_id, job.fn, message, {**travel, "headers": headers})
+class Writer:
+    """Makes messages; `ends` None: without callbacks. Some settings of the app are read once, as Celery itself does:
+    asking for one costs as much as encoding a message."""
+
+    def __init__(self, app: Any, ends: Ends | None) -> None:
+        self._app = app
+        self._ends = ends
+        self._events: bool = app.conf.task_send_sent_event
+        self._default_queue: Any = app.conf.task_default_queue
+
+    def write(self, shipment: Shipment, instance: str) -> Letter:
+        """The message for a run. Raises whatever Celery, a router or the payload raises: then nothing can be sent."""
+        app, job, run = self._app, shipment.job, shipment.run
+        options = _options(app, job)
+        args, kwargs = _payload(job)
+        fields = {name: options.pop(name) for name in _MESSAGE_OPTIONS if name in options}
+        links = [*_listed(options.pop("link", None))]
+        errors = [*_listed(options.pop("link_error", None))]
+        if self._ends is not None:
+            success, failure = self._ends.of(run.task_id, instance)
+            links.append(success)
+            errors.append(failure)
+        expires = options.pop("expires", None)
+        headers = {**(options.pop("headers", None) or {}), **_headers(job, run)}
+        if not job.from_code:
+            fields |= _representations(job.args, job.kwargs)
+        fields.setdefault("reply_to", app.thread_oid)
+        travel = self._route(options, job.fn, args, kwargs)
+        if expires is not None:
+            travel["expiration"] = max(0.0, _seconds_left(app, expires))
+        message = app.amqp.create_task_message(
+            run.task_id,
+            job.fn,
+            args,
+            kwargs,
+            expires=expires,
+            callbacks=links or None,
+            errbacks=errors or None,
+            create_sent_event=self._events,
+            **{"ignore_result": None, **fields},
+        )
+        return Letter(run.task_id, job.fn, message, {**travel, "headers": headers})
+
+    def _route(self, options: dict[str, Any], fn: str, args: Any, kwargs: Any) -> dict[str, Any]:
+        router = self._app.amqp.router
+        if not router.routes:
+            # What the router does, without asking the settings.
+            options.setdefault("queue", self._default_queue)
+        travel: dict[str, Any] = router.route(options, fn, args, kwargs, self._app.tasks.get(fn))
+        return travel
 
 
 def post(app: Any, producer: Any, letter: Letter, *, declare: bool) -> None:
@@ -157,13 +179,17 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _headers(job: Job, run: Run) -> dict[str, Any]:
-    slot = _EPOCH + timedelta(microseconds=run.slot_us)
     return {
         "celery_beat_task": True,
         "qbeat_job": job.id,
-        "qbeat_slot": slot.isoformat(),
+        "qbeat_slot": _instant(run.slot_us),
         "qbeat_slot_us": run.slot_us,
     }
+
+
+@lru_cache(maxsize=64)
+def _instant(us: int) -> str:
+    return (_EPOCH + timedelta(microseconds=us)).isoformat()
 
 
 def _representations(args: str, kwargs: str) -> dict[str, str]:
