@@ -15,6 +15,9 @@ from celery_qbeat.planning import Plan, first_slot, kept_slot, late_after, slot_
 UNPLANNED = "-"
 """The plan key of a job that is disabled or has become bad: when that is over, it is planned from now."""
 
+STALE = 1_000
+"""So many stale items may be in the heap, beside as many as there are jobs, before it is cleared of them."""
+
 
 @dataclass(slots=True)
 class Entry:
@@ -150,6 +153,10 @@ class Agenda:
         if entry.next_us is not None and not entry.waiting and entry.queued_us != entry.next_us:
             entry.queued_us = entry.next_us
             heapq.heappush(self._heap, (entry.next_us, entry.id))
+            if len(self._heap) > 2 * len(self.entries) + STALE:
+                queued = ((entry.queued_us, entry.id) for entry in self.entries.values())
+                self._heap = [(slot, job_id) for slot, job_id in queued if slot is not None]
+                heapq.heapify(self._heap)
 
 
 def _entry(reading: Reading, state: State | None, now: int, refusal: str) -> Entry:

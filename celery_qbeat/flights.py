@@ -5,6 +5,9 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
+STALE = 1_000
+"""So many leases of runs that ended may be kept, beside as many as there are runs, before they are cleared away."""
+
 
 @dataclass(frozen=True, slots=True)
 class Airborne:
@@ -45,6 +48,9 @@ class Flights:
         self._by_job.setdefault(run.job_id, set()).add(run.task_id)
         if known is None or known.lease_until_us != run.lease_until_us:
             heapq.heappush(self._leases, (run.lease_until_us, run.task_id))
+            if len(self._leases) > 2 * len(self._runs) + STALE:
+                self._leases = [(run.lease_until_us, run.task_id) for run in self._runs.values()]
+                heapq.heapify(self._leases)
 
     def land(self, task_id: str) -> Airborne | None:
         """The run ended; None when it was not known. `busy` says whether another run of its job is in flight."""
