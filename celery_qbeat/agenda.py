@@ -84,11 +84,15 @@ class Agenda:
         entry.fresh = entry.excused = entry.waiting = False
         self._queue(entry)
 
-    def put_back(self, before: Entry, next_us: int, last_run_us: int | None) -> None:
-        """A claim was released: the entry is as it was `before`, and `next_us` is due again."""
+    def put_back(self, before: Entry, next_us: int, last_run_us: int | None, last_slot_us: int | None) -> None:
+        """A claim was released: the entry is as it was `before`, and `next_us` is due again.
+
+        `last_slot_us`: the last slot of the claim that keeps its verdict, if any.
+        """
         entry = self.entries.get(before.id)
         if entry is not None:
-            entry.state = replace(before.state, next_run_us=next_us, last_run_us=last_run_us)
+            last = before.state.last_slot_us if last_slot_us is None else last_slot_us
+            entry.state = replace(before.state, next_run_us=next_us, last_run_us=last_run_us, last_slot_us=last)
             entry.next_us, entry.fresh, entry.excused = next_us, before.fresh, before.excused
             self._queue(entry)
 

@@ -51,10 +51,14 @@ class _Won:
 
     def _back_to(self, first: Run) -> int | None:
         """The oldest slot that has no verdict when `first` and all after it have none."""
-        decided = [run.slot_us for run in self.claim.runs if run.slot_us < first.slot_us]
-        if not decided or self.job is None:
+        decided = self.decided_before(first)
+        if decided is None or self.job is None:
             return self.claim.expected_us
-        return self.job.schedule.next_after(decided[-1])
+        return self.job.schedule.next_after(decided)
+
+    def decided_before(self, first: Run) -> int | None:
+        """The newest slot of this claim that keeps its verdict when `first` and all after it lose theirs."""
+        return max((run.slot_us for run in self.claim.runs if run.slot_us < first.slot_us), default=None)
 
 
 class Sender:
@@ -302,7 +306,8 @@ class Sender:
                 release = item.release(runs, now)
                 releases.append(release)
                 if release.back_to_us is not None and item.before is not None:
-                    self._desk.agenda.put_back(item.before, release.back_to_us, release.last_run_us)
+                    last_slot = item.decided_before(runs[0])
+                    self._desk.agenda.put_back(item.before, release.back_to_us, release.last_run_us, last_slot)
         self._owe_release(batch_id, releases)
         store = self._parts.store
         self._desk.owed.append(lambda epoch: store.sent(epoch, batch_id, [], now, closes=True))

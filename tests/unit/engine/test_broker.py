@@ -274,6 +274,18 @@ def test_a_released_run_keeps_the_count_of_the_slots_it_stands_for() -> None:
     assert covered == (rig.entry("code:j").slot_us - NOON) // SECOND + 1
 
 
+def test_a_release_that_leaves_older_slots_decided_remembers_them() -> None:
+    secondly = Job("code:j", "app.a", Every(SECOND), plan_key="k", catch_up="skip", overlap="allow")
+    rig = Rig(code_jobs=[secondly])
+    rig.tick()
+    rig.restart(down_for=60)
+    rig.outbox.away = True
+    rig.tick()
+    assert rig.verdicts("code:j") == ["sent", "missed"]
+    assert rig.engine.desk.agenda.entries["code:j"].state == rig.state("code:j")
+    assert rig.state("code:j").last_slot_us == rig.entry("code:j").slot_us
+
+
 def test_a_job_that_waited_for_its_run_is_excused_even_after_a_release() -> None:
     rig = Rig()
     rig.insert("j", "interval", "60", overlap="skip", grace_seconds=5)
