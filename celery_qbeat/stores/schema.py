@@ -17,23 +17,16 @@ qbeat_status and, on MySQL and MariaDB, on what that view reads: qbeat_jobs and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 
 from celery_qbeat.errors import QbeatError, SchemaError
-from celery_qbeat.stores import canary, tables, triggers
+from celery_qbeat.stores import canary, tables
 from celery_qbeat.stores.connection import Link
 
 SCHEMA_VERSION = 1
-VERSION_TABLE = "qbeat_alembic_version"
 MIGRATE = {"alembic": "celery -A proj qbeat migrate", "django": "manage.py migrate"}
-
-_LOCK = 7_202_511
-"""PostgreSQL's advisory lock during a migration: a number that others will hardly take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +52,10 @@ def migrate(link: Link) -> None:
         if found.owner != "alembic":
             raise SchemaError(f"the tables of this database belong to {found.owner}: run {_remedy(found)}")
         _refuse_newer(found)
-    link.write(_upgrade)
+    # Alembic is read only where there is something to migrate: it is large, and tells every log that it is there.
+    from celery_qbeat.stores.upgrade import upgrade
+
+    link.write(upgrade)
 
 
 def check(link: Link, *, trouble: str = "") -> Identity:
@@ -101,51 +97,6 @@ def is_current(connection: sa.Connection) -> bool:
     """Whether there is nothing to migrate."""
     found = identity(connection)
     return found is not None and found.version >= SCHEMA_VERSION
-
-
-def install(connection: sa.Connection) -> None:
-    """Triggers and view, anew."""
-    schema = "public"
-    if connection.dialect.name == "postgresql":
-        schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
-    for statement in triggers.create(connection.dialect.name, schema):
-        connection.exec_driver_sql(statement)
-
-
-def config(connection: sa.Connection) -> Config:
-    """Alembic's configuration for our migrations on this connection; it touches no other version table."""
-    made = Config()
-    made.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    made.set_main_option("path_separator", "os")
-    made.attributes["connection"] = connection
-    return made
-
-
-def _upgrade(connection: sa.Connection) -> None:
-    if connection.dialect.name == "postgresql":
-        # Two at once: the second waits and finds the work done.
-        connection.exec_driver_sql("SET LOCAL lock_timeout = '30s'")
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-        command.upgrade(config(connection), "head")
-        install(connection)
-    elif connection.dialect.name == "sqlite":
-        command.upgrade(config(connection), "head")
-        install(connection)
-    else:
-        _upgrade_mysql(connection)
-
-
-def _upgrade_mysql(connection: sa.Connection) -> None:
-    # Every DDL statement commits there, and so does this transaction at its first one; the steps can be repeated.
-    connection.exec_driver_sql("SET SESSION lock_wait_timeout = 30, wait_timeout = 600")
-    name = sa.func.concat("qbeat.", sa.func.md5(sa.func.database()))
-    connection.execute(sa.select(sa.func.get_lock(name, 60)))
-    try:
-        command.upgrade(config(connection), "head")
-        install(connection)
-    finally:
-        connection.execute(sa.select(sa.func.release_lock(name)))
-        connection.exec_driver_sql("SET SESSION lock_wait_timeout = 1, wait_timeout = 10")
 
 
 def _remedy(found: Identity) -> str:

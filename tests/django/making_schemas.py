@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import command
 from django.core.management import call_command
 
-from celery_qbeat.stores.schema import config, install
+from celery_qbeat.stores.upgrade import config, install
 
 
 def by_django(alias: str, *, everything: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import context
 
 from celery_qbeat.stores import tables
-from celery_qbeat.stores.schema import VERSION_TABLE
+from celery_qbeat.stores.upgrade import VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],
