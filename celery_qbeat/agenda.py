@@ -195,8 +195,16 @@ def _plan(entry: Entry, state: State | None, now: int) -> Plan | None:
     problem = entry.problem or entry.refusal
     if not replanned and known.problem == problem and known.late_after_us == late:
         return None
-    entry.state = replace(known, next_run_us=entry.next_us, late_after_us=late, plan_key=key, problem=problem)
     due = known.next_run_us is not None and known.next_run_us <= now
+    overtaken = known.next_run_us if due and known.next_run_us != entry.next_us else None
+    entry.state = replace(
+        known,
+        next_run_us=entry.next_us,
+        last_slot_us=known.last_slot_us if overtaken is None else overtaken,
+        late_after_us=late,
+        plan_key=key,
+        problem=problem,
+    )
     return Plan(
         job_id=entry.id,
         first_seen_us=known.first_seen_us,
@@ -206,5 +214,5 @@ def _plan(entry: Entry, state: State | None, now: int) -> Plan | None:
         late_after_us=late,
         spec=job.spec if job is not None and runnable else None,
         record=state is None or known.plan_key != key,
-        overtaken_us=known.next_run_us if due and known.next_run_us != entry.next_us else None,
+        overtaken_us=overtaken,
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from celery_qbeat.audit import FAULTS, Line, Record, Subject, Window, audit, definitions
-from celery_qbeat.jobs import IN_FLIGHT, Verdict
+from celery_qbeat.jobs import IN_FLIGHT, State, Verdict
 from celery_qbeat.planning import OVERTAKEN_DETAIL
 from celery_qbeat.privileges import BUILTIN_PRUNE
 from celery_qbeat.testing.database import Database, Entry
@@ -114,6 +115,8 @@ class Auditor:
             state = self.database.state.get(job_id)
             if state is not None and state.next_run_us != entry.next_us:
                 yield f"{job_id} is next at {entry.next_us} for the writer and at {state.next_run_us} in the database"
+            if state is not None and _planned(state) != _planned(entry.state):
+                yield f"the writer remembers {entry.state}, the database {state}"
             if state is not None and state.problem != (entry.problem or entry.refusal):
                 yield f"{job_id}: the problem in the database is {state.problem!r}, not {entry.problem!r}"
             spec = entry.job.spec if entry.job is not None and entry.runnable else None
@@ -162,6 +165,11 @@ class Auditor:
             for finding in audit(subject, Window(known[0].since_us, now, now)).findings:
                 if finding.kind in FAULTS:
                     yield f"the audit of {job_id}: {finding}"
+
+
+def _planned(state: State) -> State:
+    """Without what ends of runs leave: the writer keeps that for its own use, and not exactly."""
+    return replace(state, last_succeeded_us=None, late_after_us=None)
 
 
 def _line(entry: Entry) -> Line:

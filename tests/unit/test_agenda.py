@@ -26,7 +26,7 @@ def reading(job_id: str, schedule: Schedule, *, enabled: bool = True, bad: bool 
 
 
 def stored(plan: Plan | None, state: State | None) -> State | None:
-    """The state row after the plan was written."""
+    """The state row after the plan was written, and the verdict on the slot that it overtakes."""
     if plan is None:
         return state
     before = state or State(plan.job_id, plan.first_seen_us)
@@ -36,6 +36,7 @@ def stored(plan: Plan | None, state: State | None) -> State | None:
         plan_key=plan.plan_key,
         problem=plan.problem,
         late_after_us=plan.late_after_us,
+        last_slot_us=before.last_slot_us if plan.overtaken_us is None else plan.overtaken_us,
     )
 
 
