@@ -9,17 +9,12 @@ from typing import Any
 import pytest
 
 from celery_qbeat.engine import Limits
-from celery_qbeat.errors import Unavailable
 from celery_qbeat.gates import StandaloneGate
 from celery_qbeat.ports import Lease, Loaded
 from celery_qbeat.testing import FakeClock, MemoryStore, OpenGate, Outbox
 from tests.unit.engine.rig import MINUTE, Rig, at
 
 NOON = at("2026-06-01T12:00:00")
-
-
-class Died(BaseException):
-    """The process ended at once."""
 
 
 def two(**parts: Any) -> tuple[Rig, Rig]:
@@ -36,18 +31,6 @@ def hand_over(old: Rig, new: Rig) -> None:
     old.gate.open = False
     old.tick()
     new.gate.open = True
-
-
-def dying_at(name: str, count: int = 1) -> Callable[[str], None]:
-    left = [count]
-
-    def fail_point(reached: str) -> None:
-        if reached == name:
-            left[0] -= 1
-            if left[0] == 0:
-                raise Died(name)
-
-    return fail_point
 
 
 def test_a_beat_without_the_lock_does_nothing_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -322,80 +305,6 @@ def test_a_lock_lost_while_changes_are_taken_in_forgets_none_of_them() -> None:
     rig.run(3)
     assert len(rig.slots()) == 1
     assert "gone" not in rig.store.state
-
-
-@pytest.mark.parametrize("on_doubt", ["drop", "resend"])
-@pytest.mark.parametrize("point", ["claimed", "sending", "published", "marked"])
-def test_a_beat_that_dies_around_a_dispatch_leaves_nothing_open(point: str, on_doubt: str) -> None:
-    rig = Rig(fail_point=dying_at(point))
-    rig.insert("j", "interval", "3600", on_doubt=on_doubt)
-    with pytest.raises(Died):
-        rig.tick()
-    rig.parts["fail_point"] = lambda _: None
-    rig.restart(down_for=5)
-    rig.run(30)
-    sent, doubtful = len(rig.slots()), point != "marked"
-    if on_doubt == "drop":
-        assert rig.verdicts() == ["in doubt" if doubtful else "sent"]
-        assert sent == (0 if point in ("claimed", "sending") else 1)
-    else:
-        assert rig.verdicts() == ["sent"]
-        assert sent == (2 if point == "published" else 1)
-        assert len({shipment.run.task_id for shipment in rig.outbox.sent}) == 1
-    assert all(batch.sent_us is not None for batch in rig.store.database.batches.values())
-
-
-def test_a_beat_that_dies_in_the_middle_of_a_batch_leaves_only_its_last_chunk_in_doubt() -> None:
-    rig = Rig(fail_point=dying_at("published", 3), limits=Limits(chunk=2))
-    for number in range(10):
-        rig.insert(f"j{number}", "interval", "3600")
-    with pytest.raises(Died):
-        rig.tick()
-    rig.parts["fail_point"] = lambda _: None
-    rig.restart(down_for=5)
-    rig.run(5)
-    verdicts = [rig.entry(f"j{number}").verdict for number in range(10)]
-    assert verdicts == ["sent"] * 4 + ["in doubt"] * 6
-    assert rig.entry("j5").detail == "the beat that claimed it died before it could say whether it was sent"
-    assert len(rig.outbox.sent) == 6
-
-
-def test_a_doubt_is_settled_before_the_job_runs_again() -> None:
-    rig = Rig(fail_point=dying_at("claimed"))
-    rig.insert("j", "every", "1m", overlap="skip")
-    with pytest.raises(Died):
-        rig.tick()
-    rig.parts["fail_point"] = lambda _: None
-    rig.restart(down_for=60)
-    rig.tick()
-    assert rig.verdicts() == ["in doubt", "sent"]
-
-
-@pytest.mark.parametrize("edit", [{"enabled": False}, {"fn": "os.system"}, {"kwargs": "{"}])
-def test_a_doubtful_run_of_a_row_that_may_not_run_any_more_is_not_sent_again(edit: dict[str, Any]) -> None:
-    rig = Rig(fail_point=dying_at("claimed"))
-    rig.insert("j", "interval", "60", on_doubt="resend")
-    with pytest.raises(Died):
-        rig.tick()
-    rig.parts["fail_point"] = lambda _: None
-    rig.store.update("j", **edit)
-    rig.restart(down_for=5)
-    rig.run(5)
-    assert rig.outbox.sent == []
-    assert rig.verdicts()[0] == "in doubt"
-
-
-def test_a_settlement_that_fails_is_made_again_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    rig = Rig(fail_point=dying_at("claimed"))
-    rig.insert("j", "interval", "3600")
-    with pytest.raises(Died):
-        rig.tick()
-    rig.parts["fail_point"] = lambda _: None
-    rig.restart(down_for=5)
-    rig.store.fail_next("conclude", "before", Unavailable)
-    rig.run(10)
-    assert rig.verdicts() == ["in doubt"]
-    assert len([message for message in caplog.messages if message.startswith("in doubt:")]) == 1
 
 
 def test_a_beat_that_is_told_to_stop_in_the_middle_of_a_batch_gives_the_rest_back() -> None:
