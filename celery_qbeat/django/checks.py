@@ -14,7 +14,7 @@ from celery_qbeat.django.database import missing_triggers
 from celery_qbeat.errors import SettingsError
 from celery_qbeat.settings import Settings
 
-OLDEST_SQLITE = (3, 38, 0)
+OLDEST_SQLITE = (3, 35, 0)
 
 
 def register() -> None:
@@ -77,7 +77,7 @@ def _check_connection(alias: str, connection: Any) -> list[checks.CheckMessage]:
     name = f"DATABASES[{alias!r}]"
     found: list[checks.CheckMessage] = []
     if connection.vendor == "sqlite" and sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        text = f"{name}: SQLite {sqlite3.sqlite_version} is too old; celery_qbeat needs 3.38."
+        text = f"{name}: SQLite {sqlite3.sqlite_version} is too old; celery_qbeat needs 3.35."
         found.append(checks.Error(text, id="qbeat.E004"))
     missing = missing_triggers(connection)
     if missing:

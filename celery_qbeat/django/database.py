@@ -14,11 +14,11 @@ from django.db.migrations.recorder import MigrationRecorder
 from celery_qbeat.errors import SchemaError
 from celery_qbeat.privileges import BUILTIN_PRUNE
 from celery_qbeat.stores import triggers
+from celery_qbeat.stores.schema import SCHEMA_VERSION
 
 LABEL = "qbeat"
 PREPARING = "0002_triggers"
 OWNER = "django"
-SCHEMA_VERSION = 1
 
 _TRIGGERS = {
     "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name LIKE 'qbeat\\_%' ESCAPE '\\'",
@@ -126,10 +126,12 @@ def _run(connection: Any, statements: list[str]) -> None:
 def _seed(cursor: Any) -> None:
     _insert(cursor, "qbeat_leader", "id", {"id": 1, "epoch": 0})
     meta = {"id": 1, "schema_version": SCHEMA_VERSION, "instance": str(uuid.uuid4()), "owner": OWNER}
-    if not _insert(cursor, "qbeat_meta", "id", meta):
+    if _insert(cursor, "qbeat_meta", "id", meta):
+        # With new tables only: who deletes it does not want it.
+        prune = {"id": BUILTIN_PRUNE, "fn": BUILTIN_PRUNE, "schedule_kind": "every", "schedule": "1h"}
+        _insert(cursor, "qbeat_jobs", "id", prune | {"description": "Deletes runs that were kept long enough."})
+    else:
         cursor.execute("UPDATE qbeat_meta SET owner = %s WHERE id = 1 AND owner <> %s", [OWNER, OWNER])
-    prune = {"id": BUILTIN_PRUNE, "fn": BUILTIN_PRUNE, "schedule_kind": "every", "schedule": "1h"}
-    _insert(cursor, "qbeat_jobs", "id", prune | {"description": "Deletes runs that were kept long enough."})
 
 
 def _insert(cursor: Any, table: str, key: str, values: dict[str, Any]) -> bool:

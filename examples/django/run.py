@@ -51,7 +51,7 @@ def prepare():
 
     call_command("migrate", verbosity=0)
     if not User.objects.filter(username="admin").exists():
-        User.objects.create_superuser("admin", password="admin")  # noqa: S106
+        User.objects.create_superuser("admin", password="admin")
         Job.objects.bulk_create([Job(**job) for job in JOBS])
 
 

@@ -163,6 +163,32 @@ def test_flush_leaves_tables_that_a_beat_can_use(database_url: str, django_datab
         assert len(cursor.fetchall()) == 1
 
 
+def test_both_ways_begin_with_the_same_rows(two_urls: tuple[str, str], django_database: MakeAlias) -> None:
+    by_django(django_database(two_urls[0]))
+    by_alembic(two_urls[1])
+    found = []
+    for url in two_urls:
+        with sa.create_engine(url, poolclass=sa.NullPool).connect() as connection:
+            jobs = [tuple(row)[:-1] for row in connection.execute(sa.select(tables.jobs))]
+            leader = [tuple(row) for row in connection.execute(sa.select(tables.leader))]
+            meta = connection.execute(sa.select(tables.meta)).one()
+        assert len(meta.instance) == 36
+        found.append((jobs, leader, meta.schema_version, meta.log_floor))
+    assert found[0] == found[1]
+    assert [job[0] for job in found[0][0]] == ["_builtin.prune"]
+
+
+def test_a_chore_that_somebody_deleted_stays_away(sqlite_url: str, django_database: MakeAlias) -> None:
+    alias = django_database(sqlite_url)
+    by_django(alias)
+    with connections[alias].cursor() as cursor:
+        cursor.execute("DELETE FROM qbeat_jobs")
+    by_django(alias)
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM qbeat_jobs")
+        assert cursor.fetchone() == (0,)
+
+
 def test_tables_of_alembic_are_left_alone_and_can_be_taken_over(database_url: str, django_database: MakeAlias) -> None:
     by_alembic(database_url)
     alias = django_database(database_url)

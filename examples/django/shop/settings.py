@@ -8,7 +8,7 @@ BROKER = os.environ.get("SHOP_BROKER", "filesystem://")
 for name in ("messages", "control"):
     (FOLDER / name).mkdir(parents=True, exist_ok=True)
 
-SECRET_KEY = "an example: make your own"  # noqa: S105
+SECRET_KEY = "an example: make your own"
 DEBUG = True
 ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
 INSTALLED_APPS = [
