@@ -9,6 +9,7 @@ from typing import Any
 
 from celery_qbeat.dispatchers import broker
 from celery_qbeat.dispatchers.done import NotOurs, read_done
+from celery_qbeat.dispatchers.inbox import Inbox, Taken, inbox_of
 from celery_qbeat.dispatchers.inquiry import who_has
 from celery_qbeat.dispatchers.results import Results
 from celery_qbeat.dispatchers.wires import text
@@ -20,11 +21,10 @@ log = logging.getLogger("celery_qbeat")
 PAUSE_S = 2.0
 PAUSES_PER_WAIT = 4
 DECLARE_S = 60.0
-RESTORE_S = 300.0
 
 
 class CeleryCompletions:
-    """Reads the queue `qbeat.done.<namespace>`, one message at a time, only when asked.
+    """Reads the queue `qbeat.done.<namespace>`, only when asked.
 
     Not a consumer: to one that froze, the broker would go on to deliver messages that its successor waits for.
     `instance` is that of the store, or a function that tells it once the store is open. Connects on first use.
@@ -37,11 +37,12 @@ class CeleryCompletions:
         self._results = Results(app)
         self._connection: Any = None
         self._queue: Any = None
-        self._unacked: list[Any] = []
+        self._inbox: Inbox | None = None
+        self._unacked: list[Taken] = []
         self._away = False
         self._mute = False
         self._asked = time.monotonic()
-        self._connect_again = self._declare_again = self._restore_again = float("-inf")
+        self._connect_again = self._declare_again = float("-inf")
         self._dropped = 0
         self._tell_dropped_again = float("-inf")
 
@@ -53,20 +54,20 @@ class CeleryCompletions:
         """
         until = time.monotonic() + budget_s
         ends: list[End] = []
-        if not self._ready():
+        inbox = self._ready()
+        if inbox is None:
             return ends
-        lost = broker.lost(self._connection)
+        lost = (*broker.lost(self._connection), *self._connection.channel_errors)
         try:
-            while True:
-                message = self._next(lost)
-                if message is None:
-                    break
-                end = self._read(message)
+            inbox.begin()
+            while (taken := self._next(inbox, lost)) is not None:
+                end = self._read(inbox, taken)
                 if end is not None:
                     ends.append(end)
                 if time.monotonic() >= until:
                     break
-        except (*lost, *self._connection.channel_errors) as error:
+            inbox.end()
+        except lost as error:
             self._lose(error)
         self._tell_dropped()
         return self._with_reasons(ends)
@@ -75,14 +76,10 @@ class CeleryCompletions:
         """All that `take` gave is safe in the database. What cannot be acknowledged comes again, which is harmless."""
         waiting, self._unacked = self._unacked, []
         self._asked = time.monotonic()
-        if not waiting or self._queue is None:
+        if not waiting or self._inbox is None:
             return
         try:
-            if self._connection.transport.driver_type == "amqp":
-                waiting[-1].ack(multiple=True)
-            else:
-                for message in waiting:
-                    message.ack()
+            self._inbox.ack(waiting)
         except (*broker.lost(self._connection), *self._connection.channel_errors) as error:
             self._lose(error)
 
@@ -111,7 +108,7 @@ class CeleryCompletions:
     def close(self) -> None:
         """Give connections back. Never raises. What was taken and not acknowledged comes again."""
         self._unacked.clear()
-        self._queue = None
+        self._queue = self._inbox = None
         if self._connection is not None:
             connection, self._connection = self._connection, None
             try:
@@ -122,11 +119,11 @@ class CeleryCompletions:
 
     # ------------------------------------------------------------------
 
-    def _ready(self) -> bool:
-        """Whether the queue is open; connects and declares it when that is due."""
+    def _ready(self) -> Inbox | None:
+        """The open queue, or None; connects and declares it when that is due."""
         now = self._asked = time.monotonic()
         if self._mute or (self._queue is None and now < self._connect_again):
-            return False
+            return None
         if self._connection is None:
             self._connection = broker.connect(self._app.connection_for_read)
         try:
@@ -135,11 +132,10 @@ class CeleryCompletions:
             if self._queue is not None and now >= self._declare_again:
                 broker.declare_again(self._queue)
                 self._declare_again = now + DECLARE_S
-            self._restore(now)
         except (*broker.lost(self._connection), *self._connection.channel_errors) as error:
             self._lose(error)
         self._say_back()
-        return self._queue is not None
+        return self._inbox
 
     def _open(self) -> None:
         address = broker.done_address(self._connection, self._namespace)
@@ -153,33 +149,27 @@ class CeleryCompletions:
             return
         broker.open_(self._connection)
         self._queue = broker.done_queue(address)(self._connection.default_channel)
+        self._inbox = inbox_of(self._connection, self._queue)
         self._declare_again = float("-inf")
 
-    def _restore(self, now: float) -> None:
-        """On Redis, bring back what a killed beat took and never acknowledged, after the visibility timeout."""
-        qos: Any = getattr(self._queue.channel, "qos", None) if self._queue is not None else None
-        if now >= self._restore_again and hasattr(qos, "restore_visible"):
-            qos.restore_visible(num=100, interval=1)
-            self._restore_again = now + RESTORE_S
-
-    def _next(self, lost: tuple[type[BaseException], ...]) -> Any:
+    def _next(self, inbox: Inbox, lost: tuple[type[BaseException], ...]) -> Taken | None:
         """The next message, None when there is none; what is no message at all is dropped."""
         while True:
             try:
-                return self._queue.get(accept=["json"])
-            except (*lost, *self._connection.channel_errors):
+                return inbox.get()
+            except lost:
                 raise
             except Exception as error:
                 self._drop(error)
 
-    def _read(self, message: Any) -> End | None:
+    def _read(self, inbox: Inbox, taken: Taken) -> End | None:
         try:
-            end = read_done(message, self._instance if isinstance(self._instance, str) else self._instance())
+            end = read_done(taken.message, self._instance if isinstance(self._instance, str) else self._instance())
         except NotOurs as error:
             self._drop(error)
-            message.reject()
+            inbox.reject(taken)
             return None
-        self._unacked.append(message)
+        self._unacked.append(taken)
         return end
 
     def _with_reasons(self, ends: list[End]) -> Sequence[End]:
@@ -206,7 +196,7 @@ class CeleryCompletions:
         if self._queue is not None:
             # kombu would try to put back what is unacknowledged, and wait for the same dead server once more.
             self._queue.channel.do_restore = False
-            self._queue = None
+            self._queue = self._inbox = None
         now = time.monotonic()
         # A broker that hangs costs every attempt its time limit: then the pauses are longer.
         self._connect_again = now + PAUSE_S + PAUSES_PER_WAIT * (now - self._asked)
