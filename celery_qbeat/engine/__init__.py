@@ -101,7 +101,7 @@ class Engine:
         self._mind_the_clock(now)
         self._reader.absorb(now, self._keep_trust)
         self._heartbeat(now)
-        self._lander.land(now)
+        waiting = self._lander.land(now)
         with parts.undisturbed():
             reached = self._sender.resend(now, self._trusted) and self._sender.run_by_hand(now, self._trusted)
             more = reached and self._sender.dispatch(now, self._trusted)
@@ -110,7 +110,7 @@ class Engine:
             suspects = set(desk.suspects)
             self._reader.reread(suspects, now)
             desk.suspects -= suspects
-        return more
+        return more or waiting
 
     def _take_over(self, lease: Lease, now: int) -> int:
         """On a new term, or when the database was away: a new epoch, so that nothing of the old one still commits.

@@ -30,17 +30,30 @@ class Lander:
         self._next_look = 0.0
         self._next_lease_check = 0.0
 
-    def land(self, now: int) -> None:
-        """Take what arrived, look up what is silent, end what outlived its lease, go on with chores."""
+    def land(self, now: int) -> bool:
+        """Take what arrived, look up what is silent, end what outlived its lease, go on with chores.
+
+        True: there was no time to take all that arrived.
+        """
         self._step_chores(now)
         completions = self._parts.completions
+        waiting = False
         if completions is not None:
-            ends = completions.take(self._parts.limits.drain_s)
-            if ends:
-                self._conclude(ends, now)
-                completions.ack()
+            waiting = self._take(completions, now)
             self._look_up(completions, now)
         self._end_leases(now)
+        return waiting
+
+    def _take(self, completions: Completions, now: int) -> bool:
+        clock, budget = self._parts.clock, self._parts.limits.drain_s
+        start = clock.monotonic()
+        ends = completions.take(budget)
+        waiting = clock.monotonic() - start >= budget
+        if not ends:
+            return False
+        self._conclude(ends, now)
+        completions.ack()
+        return waiting
 
     def _look_up(self, completions: Completions, now: int) -> None:
         at = self._parts.clock.monotonic()

@@ -102,6 +102,8 @@ def shadow(row_id: str) -> None:
 
 
 def sent(job: Job, run: Run) -> None:
+    if not log.isEnabledFor(logging.INFO):
+        return
     log.info(
         "sent: job=%r fn=%r slot=%s late=%dms task_id=%s%s",
         job.id,
