@@ -124,7 +124,8 @@ celery_qbeat demo: a Celery worker, a beat with celery_qbeat.Scheduler, and a ta
 
 See a hot reload: paste this into a second terminal.
 
-  sqlite3 {database} "UPDATE qbeat_jobs SET schedule = '2' WHERE id = 'demo.interval'"
+  sqlite3 -cmd '.timeout 5000' {database} \
+      "UPDATE qbeat_jobs SET schedule = '2' WHERE id = 'demo.interval'"
 
 And look at the jobs:
 

@@ -33,7 +33,9 @@ def make_tables(project: Project) -> None:
 def by_hand(project: Project, *statements: str) -> None:
     """Edit with the `sqlite3` command where there is one, as a person does."""
     if shutil.which("sqlite3"):
-        subprocess.run(["sqlite3", database_of(project), *statements], check=True, capture_output=True)
+        subprocess.run(
+            ["sqlite3", "-cmd", ".timeout 5000", database_of(project), *statements], check=True, capture_output=True
+        )
     else:
         with sqlite3.connect(database_of(project)) as connection:
             for statement in statements:
