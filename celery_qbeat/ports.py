@@ -62,7 +62,7 @@ class Gate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A part of a full load: rows with their states; and the states of ids without a row (code entries, deleted rows)."""
+    """A part of a full load: rows with their states, and the states of ids that have no row (entries in code, mostly)."""
 
     rows: Sequence[tuple[Row, State | None]] = ()
     orphans: Sequence[State] = ()
@@ -206,7 +206,7 @@ class Store(Protocol):
         """These requests are dealt with."""
 
     def drift(self) -> bool:
-        """Whether the table differs from what was read (count and sum of rev): True asks for a reload. Not quite free."""
+        """Whether the table differs from what was read (count and sum of rev); then a reload is due. Not quite free."""
 
     def prune(self, before_us: Mapping[Verdict, int], now_us: int) -> Iterator[int]:
         """Delete old ledger, history and change rows, a short transaction for each step; yields how many went."""
