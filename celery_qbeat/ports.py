@@ -62,7 +62,7 @@ class Gate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A part of a full load: rows with their states, and the states of ids that have no row (entries in code, mostly)."""
+    """A part of a full load: rows with their states, and states without a row (of entries in code, of deleted rows)."""
 
     rows: Sequence[tuple[Row, State | None]] = ()
     orphans: Sequence[State] = ()
