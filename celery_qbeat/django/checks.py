@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core import checks
@@ -76,19 +76,32 @@ def check_databases(databases: Sequence[str] | None = None, **_: Any) -> list[ch
 def _check_connection(alias: str, connection: Any) -> list[checks.CheckMessage]:
     name = f"DATABASES[{alias!r}]"
     found: list[checks.CheckMessage] = []
-    if connection.vendor == "sqlite" and sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        text = f"{name}: SQLite {sqlite3.sqlite_version} is too old; celery_qbeat needs 3.35."
-        found.append(checks.Error(text, id="qbeat.E004"))
     missing = missing_triggers(connection)
     if missing:
         text = f"{name}: edits will not be noticed, because triggers are missing: {', '.join(sorted(missing))}."
         found.append(checks.Error(text, hint="Run `manage.py migrate`: it makes them anew.", id="qbeat.E005"))
-    if connection.vendor == "mysql":
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT @@character_set_database")
-            charset = cursor.fetchone()[0]
-        if charset != "utf8mb4":
-            text = f"{name}: its character set is {charset}; texts outside of it will be refused."
-            hint = "Convert the database and its qbeat_ tables to utf8mb4."
-            found.append(checks.Warning(text, hint=hint, id="qbeat.W003"))
+    if connection.vendor == "sqlite":
+        found.extend(_check_sqlite(name, connection))
+    elif connection.vendor == "mysql":
+        found.extend(_check_mysql(name, connection))
     return found
+
+
+def _check_sqlite(name: str, connection: Any) -> Iterator[checks.CheckMessage]:
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        text = f"{name}: SQLite {sqlite3.sqlite_version} is too old; celery_qbeat needs 3.35."
+        yield checks.Error(text, id="qbeat.E004")
+    if str(getattr(connection, "transaction_mode", "")).upper() != "IMMEDIATE":
+        text = f"{name}: while a beat writes, saving a page may fail with 'database is locked'."
+        hint = 'Add "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20}.'
+        yield checks.Warning(text, hint=hint, id="qbeat.W004")
+
+
+def _check_mysql(name: str, connection: Any) -> Iterator[checks.CheckMessage]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@character_set_database")
+        charset = cursor.fetchone()[0]
+    if charset != "utf8mb4":
+        text = f"{name}: its character set is {charset}; texts outside of it will be refused."
+        hint = "Convert the database and its qbeat_ tables to utf8mb4."
+        yield checks.Warning(text, hint=hint, id="qbeat.W003")

@@ -55,7 +55,13 @@ if not settings.configured:
         MIDDLEWARE=MIDDLEWARE,
         TEMPLATES=TEMPLATES,
         ROOT_URLCONF="tests.django.urls",
-        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "set by a fixture"}},
+        DATABASES={
+            "default": {
+                "ENGINE": "django.db.backends.sqlite3",
+                "NAME": "set by a fixture",
+                "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
+            }
+        },
         USE_TZ=True,
         TIME_ZONE="UTC",
         STATIC_URL="/static/",

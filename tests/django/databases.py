@@ -27,6 +27,8 @@ def register(url: str) -> str:
         "HOST": parts.host or "",
         "PORT": parts.port or "",
     }
+    if parts.get_backend_name() == "sqlite":
+        config["OPTIONS"] = {"transaction_mode": "IMMEDIATE", "timeout": 20}
     return add(config)
 
 

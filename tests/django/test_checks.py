@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from celery_qbeat.django.database import dialect_of
 from celery_qbeat.errors import SchemaError
 from celery_qbeat.settings import read_settings
 from celery_qbeat.wiring import build_store
+from tests.django.databases import add
 from tests.django.making_schemas import by_django
 
 ROUTERS = ["celery_qbeat.django.router.Router"]
@@ -85,6 +87,15 @@ def test_missing_triggers_are_an_error_and_migrate_is_the_cure(
     assert "qbeat_jobs_del" in said(databases=[alias])
     by_django(alias)
     assert found(databases=[alias]) == []
+
+
+def test_sqlite_transactions_that_may_find_the_database_locked_are_pointed_out(
+    tmp_path: Path, django_database: Callable[[str], str], celery_app: Celery, db: None
+) -> None:
+    alias = add({"ENGINE": "django.db.backends.sqlite3", "NAME": tmp_path / "plain.sqlite3"})
+    by_django(alias)
+    assert found(databases=[alias]) == ["qbeat.W004"]
+    connections[alias].close()
 
 
 def test_a_character_set_that_loses_texts_is_pointed_out(

@@ -1,4 +1,7 @@
-"""The smallest Django that has an admin. SHOP_FOLDER: where database and messages are kept; SHOP_BROKER: a broker's URL."""
+"""The smallest Django that has an admin.
+
+SHOP_FOLDER: where database and messages are kept; SHOP_BROKER: a broker's URL.
+"""
 
 import os
 from pathlib import Path
@@ -44,7 +47,14 @@ TEMPLATES = [
     }
 ]
 ROOT_URLCONF = "shop.urls"
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": FOLDER / "shop.sqlite3"}}
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": FOLDER / "shop.sqlite3",
+        # A beat writes, too: with transactions that begin as readers, SQLite would answer "database is locked".
+        "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
+    }
+}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 STATIC_URL = "/static/"
 USE_TZ = True
