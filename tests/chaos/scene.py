@@ -109,9 +109,8 @@ class Scene:
         return len(self._tap.messages)
 
     def ledger(self) -> list[Entry]:
-        """All lines, in the order in which they were written."""
-        found: list[Entry] = read_database(self.project.database_url)["ledger"]
-        return found
+        """All lines of the rows that were inserted here, in the order in which they were written."""
+        return [line for line in read_database(self.project.database_url)["ledger"] if line.job in self.traits]
 
     def by_epoch(self, epoch: int) -> list[Message]:
         """The messages of slots that were claimed under this epoch."""

@@ -43,9 +43,14 @@ def killed_at(scene: Scene, point: str) -> Outcome:
     return outcome(scene)
 
 
-@pytest.fixture(params=["sqlite_url", "postgres_url"])
+@pytest.fixture
 def scene(request: pytest.FixtureRequest, make_scene: Callable[..., Scene]) -> Scene:
-    return make_scene(request.getfixturevalue(request.param))
+    """On an SQLite file, or on the database whose fixture is asked for."""
+    url = getattr(request, "param", "sqlite_url")
+    return make_scene(request.getfixturevalue(url))
+
+
+on_each_kind = pytest.mark.parametrize("scene", ["sqlite_url", "postgres_url", "mariadb_url"], indirect=True)
 
 
 @pytest.mark.slow
@@ -56,6 +61,7 @@ def test_killed_after_the_claim_nothing_was_sent_and_only_resend_sends_it(scene:
 
 
 @pytest.mark.slow
+@on_each_kind
 def test_killed_in_the_middle_of_a_batch_nothing_is_sent_twice_under_drop(scene: Scene) -> None:
     # Each message is passed by once, and each part of the batch once more.
     found = killed_at(scene, f"sending:{WINDOW + 3}")
