@@ -13,7 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from celery_qbeat.errors import SchemaError, SettingsError, Unavailable
-from celery_qbeat.stores import open_store, schema, tables, triggers
+from celery_qbeat.stores import open_store, tables, triggers, upgrade
 from tests.contract.store_rigs import made
 
 
@@ -48,7 +48,7 @@ def refusal(url: str, **options: Any) -> str:
 def test_the_migrations_make_what_the_metadata_says(database_url: str) -> None:
     made(database_url)
     with connected(database_url) as connection:
-        options = {"compare_type": True, "compare_server_default": True, "version_table": schema.VERSION_TABLE}
+        options = {"compare_type": True, "compare_server_default": True, "version_table": upgrade.VERSION_TABLE}
         context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, tables.metadata_of(connection.dialect.name)) == []
 
@@ -92,6 +92,22 @@ def test_migrating_again_changes_nothing_but_tells_readers_to_look(database_url:
     assert row["id"] == "a"
     store.open()
     assert store.instance == instance
+    store.close()
+
+
+def test_a_new_database_has_the_row_that_prunes_it_and_who_deletes_it_is_rid_of_it(database_url: str) -> None:
+    store = open_store(database_url, create_tables=True)
+    store.open()
+    [(row, _)] = [pair for part in store.load() for pair in part.rows]
+    assert (row["id"], row["fn"], row["schedule_kind"], row["schedule"]) == (
+        "_builtin.prune",
+        "_builtin.prune",
+        "every",
+        "1h",
+    )
+    execute(database_url, "DELETE FROM qbeat_jobs")
+    store.migrate()
+    assert [part for part in store.load() if part.rows] == []
     store.close()
 
 
