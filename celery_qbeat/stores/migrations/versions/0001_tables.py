@@ -245,3 +245,8 @@ def _rows() -> None:
         connection.execute(sa.insert(leader), {"id": 1})
     if connection.execute(sa.select(meta.c.id)).first() is None:
         connection.execute(sa.insert(meta), {"id": 1, "schema_version": 1, "instance": str(uuid.uuid4())})
+        # With the first migration only: who deletes it does not want it.
+        names = ("id", "fn", "schedule_kind", "schedule", "description")
+        jobs = sa.table("qbeat_jobs", *(sa.column(name) for name in names))
+        values = ("_builtin.prune", "_builtin.prune", "every", "1h", "Deletes runs that were kept long enough.")
+        connection.execute(sa.insert(jobs), dict(zip(names, values, strict=True)))
