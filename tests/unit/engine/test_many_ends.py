@@ -1,0 +1,58 @@
+"""More runs ended than one tick has time to take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from celery_qbeat.engine import Limits
+from celery_qbeat.jobs import Verdict
+from celery_qbeat.ports import End
+from celery_qbeat.testing import FakeClock, Landings
+from tests.unit.engine.rig import Rig
+
+
+class Slow(Landings):
+    """Taking an end costs ten milliseconds."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def take(self, budget_s: float) -> Sequence[End]:
+        most = max(1, int(budget_s * 100))
+        found = super().take(budget_s)[:most]
+        self._taken = len(found)
+        self._clock.advance(budget_s if len(found) == most else len(found) / 100)
+        return found
+
+
+def test_ends_that_did_not_fit_into_a_tick_are_taken_at_once_and_not_after_a_pause() -> None:
+    clock = FakeClock()
+    landings = Slow(clock)
+    rig = Rig(clock=clock, completions=landings, limits=Limits(drain_s=0.2))
+    for number in range(50):
+        rig.insert(f"j{number}", "every", "1h")
+    rig.tick()
+    for shipment in rig.outbox.sent:
+        landings.end(shipment.run.task_id)
+    pauses = []
+    while rig.engine.desk.flights:
+        pauses.append(rig.tick())
+    assert pauses[:2] == [0.0, 0.0]
+    assert pauses[2] > 0
+    assert len(pauses) == 3
+    assert {entry.verdict for entry in rig.store.ledger} == {Verdict.SUCCEEDED}
+
+
+def test_a_source_of_ends_that_hangs_and_brings_nothing_does_not_make_the_beat_spin() -> None:
+    clock = FakeClock()
+
+    class Hanging(Landings):
+        def take(self, budget_s: float) -> Sequence[End]:
+            clock.advance(2 * budget_s)
+            return super().take(budget_s)
+
+    rig = Rig(clock=clock, completions=Hanging())
+    rig.insert("j", "every", "1h")
+    rig.tick()
+    assert rig.tick() > 0
