@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC
 from itertools import islice
 from typing import Any
@@ -73,17 +73,21 @@ class Before:
 
     columns: Mapping[str, Any]
     state: State | None = None
-    remarks: tuple[str, ...] = field(default=())
 
 
-def preview(columns: Mapping[str, Any], rules: RowRules, now: int, before: Before | None = None) -> Preview:
-    """The firings after `now` of a row with these schedule columns (see COLUMNS)."""
+def preview(
+    columns: Mapping[str, Any], rules: RowRules, now: int, before: Before | None = None, paused: str = ""
+) -> Preview:
+    """The firings after `now` of a row with these schedule columns (see COLUMNS).
+
+    `before`: the row in the database, when it is an edit. `paused`: why none of them will happen, as a sentence.
+    """
     zone = str(columns["timezone"])
     try:
         job = _job(columns, rules)
     except ScheduleError as error:
         return Preview(zone, str(error), error.field)
-    remarks = list(before.remarks if before else ())
+    remarks = [f"{paused} Until it is enabled, none of these will run."] if paused else []
     if job.schedule.kind == "cron" and not rules.cron:
         remarks.append(CRON_RESERVED)
     changed = before is None or any(before.columns[name] != columns[name] for name in COLUMNS)

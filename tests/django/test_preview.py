@@ -129,6 +129,12 @@ def test_the_endpoint_needs_no_more_than_the_schedule(site: Any) -> None:
     assert (found["problem"], len(found["firings"])) == ("", 10)
 
 
+def test_a_disabled_job_is_previewed_with_a_word(site: Any) -> None:
+    found = site.post(PREVIEW, typed(enabled=None), headers={"accept": "application/json"}).json()
+    assert found["remarks"] == ["It is disabled. Until it is enabled, none of these will run."]
+    assert len(found["firings"]) == 10
+
+
 def test_the_endpoint_says_why_a_schedule_cannot_be_used(site: Any) -> None:
     found = site.post(PREVIEW, typed(schedule="<b>25:00"), headers={"accept": "application/json"}).json()
     assert found["field"] == "schedule"

@@ -20,7 +20,7 @@ from django.views.decorators.http import require_POST
 
 from celery_qbeat.django.forecast import forecast
 from celery_qbeat.django.models import Job, Worker
-from celery_qbeat.django.panel import machine_state
+from celery_qbeat.django.panel import machine_state, paused_by
 from celery_qbeat.django.permissions import narrowed
 from celery_qbeat.django.pictures import heatmap
 from celery_qbeat.django.preview import COLUMNS, Before, Preview, preview
@@ -76,7 +76,8 @@ class JobPages:
                 if name in form.errors:
                     return Preview(problem=f"{form.fields[name].label}: {' '.join(form.errors[name])}", field=name)
             raise PermissionDenied
-        return preview(columns, form.project.rules, now_us(), before)
+        typed = Job(enabled=form.cleaned_data.get("enabled", True), worker=form.cleaned_data.get("worker", ""))
+        return preview(columns, form.project.rules, now_us(), before, paused_by(typed, form.project))
 
     # Forecast and status.
 

@@ -5,7 +5,8 @@ document.addEventListener("DOMContentLoaded", () => {
   if (!box) return;
   const form = box.closest("form");
   const body = box.querySelector(".qb-preview-body");
-  const watched = ["schedule_kind", "schedule", "timezone", "days_only", "days_skip", "dates_skip", "start_us", "end_us"];
+  const watched = ["schedule_kind", "schedule", "timezone", "days_only", "days_skip", "dates_skip", "start_us", "end_us",
+    "enabled", "worker"];
   let timer, asked = 0;
 
   async function show() {
