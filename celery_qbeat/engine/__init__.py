@@ -107,9 +107,7 @@ class Engine:
             more = reached and self._sender.dispatch(now, self._trusted)
         if desk.suspects:
             parts.fail_point("rereading")
-            suspects = set(desk.suspects)
-            self._reader.reread(suspects, now)
-            desk.suspects -= suspects
+            self._reader.reread(set(desk.suspects), now)
         return more or waiting
 
     def _take_over(self, lease: Lease, now: int) -> int:
@@ -140,7 +138,6 @@ class Engine:
             self._reader.load(now, self._keep_trust)
         settle(parts, desk, now)
         self._reader.reread(set(desk.suspects), now)
-        desk.suspects.clear()
         if not unbroken:
             self._standing_by = False
             report.writing(parts.store.describe(), parts.gate.describe(), epoch, self.counts())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from celery_qbeat.engine import report
 from celery_qbeat.engine.desk import Desk, Parts, batched
+from celery_qbeat.errors import Unavailable
 from celery_qbeat.jobs import Reading, State, read_row
 from celery_qbeat.planning import overtaken
 from celery_qbeat.ports import Changes, Claim, Plan, Row
@@ -58,13 +59,15 @@ class Reader:
         if changes.rows:
             self._absorb_rows(changes, now, keep_trust)
 
-    def reread(self, job_ids: Iterable[str], now: int) -> None:
+    def reread(self, job_ids: Collection[str], now: int) -> None:
         """The states of these jobs may differ from what is remembered: adopt what the database says."""
         wanted = [job_id for job_id in job_ids if job_id in self._desk.agenda.entries]
+        self._desk.suspects.difference_update(set(job_ids).difference(wanted))
         if not wanted:
             return
         states = self._parts.store.states(wanted)
         plans = [self._put_again(job_id, states.get(job_id), now) for job_id in wanted]
+        self._desk.suspects.difference_update(wanted)
         self._store(plans, now)
 
     def replan(self, now: int) -> None:
@@ -112,9 +115,11 @@ class Reader:
         self._desk.suspects.update(plan.job_id for plan in wanted)
         for chunk in batched(wanted, PLANS_A_TRANSACTION):
             late = [(plan.job_id, plan.overtaken_us, plan.next_run_us) for plan in chunk]
-            self._miss(late, now, self._desk.epoch)
-            self._parts.store.plan(self._desk.epoch, chunk, now)
-            self._desk.suspects.difference_update(plan.job_id for plan in chunk)
+            locked = self._miss(late, now, self._desk.epoch)
+            # They stay suspects: planned now, their due slots would go without a verdict.
+            ready = [plan for plan in chunk if plan.job_id not in locked]
+            self._parts.store.plan(self._desk.epoch, ready, now)
+            self._desk.suspects.difference_update(plan.job_id for plan in ready)
             if keep_trust is not None:
                 keep_trust()
 
@@ -125,20 +130,27 @@ class Reader:
         job_ids = [state.job_id for state in states]
 
         def forget(epoch: int) -> None:
-            self._miss(due, now, epoch)
+            locked = self._parts.store.states(sorted(self._miss(due, now, epoch)))
+            if any((state.next_run_us or now + 1) <= now for state in locked.values()):
+                raise Unavailable(f"somebody holds a lock on the state of {', '.join(map(repr, locked))}")
             self._parts.store.forget(epoch, job_ids, now)
 
         self._desk.owed.append(forget)
         self._desk.pay()
 
-    def _miss(self, overdue: Iterable[tuple[str, int | None, int | None]], now: int, epoch: int) -> None:
-        """Give due slots of definitions that are no more their verdict; those are (job id, slot, next slot)."""
+    def _miss(self, overdue: Iterable[tuple[str, int | None, int | None]], now: int, epoch: int) -> frozenset[str]:
+        """Give due slots of definitions that are no more their verdict; those are (job id, slot, next slot).
+
+        The ids of those that got none: their state is not what it was, or locked by somebody.
+        """
         moment = self._desk.moment(now)
         claims: list[Claim] = [
             overtaken(job_id, slot, next_us, moment) for job_id, slot, next_us in overdue if slot is not None
         ]
-        if claims:
-            lost = self._parts.store.claim(epoch, self._desk.next_batch(), claims, now)
-            for claim in claims:
-                if claim.job_id not in lost:
-                    report.decided(claim)
+        if not claims:
+            return frozenset()
+        lost = self._parts.store.claim(epoch, self._desk.next_batch(), claims, now)
+        for claim in claims:
+            if claim.job_id not in lost:
+                report.decided(claim)
+        return lost
