@@ -75,19 +75,22 @@ class Seat:
     def look(self) -> None:
         """It must be alive unless somebody ended it or it was armed, and must not have met a bug."""
         self._read_output()
-        if self.armed and not self.busy and not self.down:
+        if self.down or (self.armed and self.busy):
+            return
+        if self.armed:
             self._look_at_the_fail_point()
-        if not self.down and not self.process.running:
+        if not self.process.running:
             self.complaints.append(f"{self.process.name} ended by itself:\n{self.process.output()[-3000:]}")
             self.down = True
 
     def _look_at_the_fail_point(self) -> None:
         """Replace it when it has killed itself; wake it up when it has been frozen for longer than its lock lasts."""
         now = now_us()
-        if not self.process.running and self.process.wait_exit() == -signal.SIGKILL:
-            self.incidents.append(Incident(f"dies at {self.armed}", f"beat {self.number}", now, now))
-            self._forget()
-            self.start()
+        if not self.process.running:
+            if self.process.wait_exit() == -signal.SIGKILL:
+                self.incidents.append(Incident(f"dies at {self.armed}", f"beat {self.number}", now, now))
+                self._forget()
+                self.start()
         elif psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED:
             self._stopped_us = self._stopped_us or now
             if now - self._stopped_us > 2 * TTL_S * 1_000_000:
