@@ -102,6 +102,7 @@ def test_the_servers_idle_timeout_is_not_noticed_either(sql_rig: SqlRig) -> None
     assert after[1] != before[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 def test_a_server_that_is_away_is_unavailable_and_comes_back_by_itself(
     kind: str, request: pytest.FixtureRequest
@@ -137,6 +138,7 @@ def test_a_server_that_is_away_is_unavailable_and_comes_back_by_itself(
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 def test_a_server_killed_in_the_middle_of_claims_leaves_no_lie(kind: str, request: pytest.FixtureRequest) -> None:
     server: PostgreSQL | MariaDB = request.getfixturevalue(

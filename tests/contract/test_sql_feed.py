@@ -170,6 +170,7 @@ def test_a_load_in_the_middle_of_a_late_transaction_misses_nothing(sql_rig: SqlR
     assert seen(sql_rig) == {"a": True}
 
 
+@pytest.mark.slow
 def test_a_bulk_edit_of_100_000_rows_is_seen(sql_rig: SqlRig) -> None:
     insert_many(sql_rig, 100_000)
     assert seen(sql_rig) == "reload"
