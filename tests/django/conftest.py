@@ -58,7 +58,7 @@ if not settings.configured:
         DATABASES={
             "default": {
                 "ENGINE": "django.db.backends.sqlite3",
-                "NAME": "set by a fixture",
+                "NAME": ":memory:",
                 "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
             }
         },
