@@ -28,10 +28,7 @@ class Project:
 
 def celery_app() -> Any:
     """The project's Celery app; Celery's own empty one, in which nothing may run, when nobody made one."""
-    app = apps.get_app_config("qbeat").celery_app or find_celery_app() or current_app._get_current_object()
-    # Celery reads a configuration when a value is asked for; until then `key in conf` is false for every key.
-    app.conf.get("timezone")
-    return app
+    return apps.get_app_config("qbeat").celery_app or find_celery_app() or current_app._get_current_object()
 
 
 def find_celery_app() -> Any:
