@@ -79,7 +79,7 @@ class Sender:
         if not wanted:
             return bool(entries)
         try:
-            batch_id, won = self._claim(wanted, now)
+            batch_id, won, _ = self._claim(wanted, now)
         except Unavailable:
             for item in wanted:
                 desk.agenda.again(item.claim.job_id)
@@ -112,14 +112,20 @@ class Sender:
         desk, store = self._desk, self._parts.store
         if not desk.asked:
             return True
+        again = False
         for request in store.requests():
             entry = desk.agenda.entries.get(request.job_id)
             if entry is None:
                 report.unknown_request(request)
-            elif not self._by_hand(entry, request, now, trusted):
-                return False
+            else:
+                claimed = self._claim_by_hand(entry, request, now)
+                if claimed is None:
+                    again = True
+                    continue
+                if not self._publish(*claimed, now, trusted):
+                    return False
             store.answer(desk.epoch, [request.id])
-        desk.asked = False
+        desk.asked = again
         return True
 
     def resend(self, now: int, trusted: Callable[[], bool]) -> bool:
@@ -169,8 +175,8 @@ class Sender:
         due = Due(job, slot, entry.state.first_seen_us, entry.fresh, entry.excused, busy, refusal)
         return decide(due, self._desk.moment(now))
 
-    def _by_hand(self, entry: Entry, request: Request, now: int, trusted: Callable[[], bool]) -> bool:
-        """Whether the request was dealt with."""
+    def _claim_by_hand(self, entry: Entry, request: Request, now: int) -> tuple[int, list[_Won]] | None:
+        """What `_publish` wants; None: not now, for the row has gone or somebody holds a lock on its state."""
         desk, job = self._desk, entry.job
         if job is None:
             refusal = entry.problem
@@ -180,11 +186,12 @@ class Sender:
             refusal = self._parts.privileges.refusal(job)
         busy = desk.flights.busy(entry.id)
         claim = by_hand(entry.id, job, request.asked_us, busy=busy, refusal=refusal, moment=desk.moment(now))
-        batch_id, won = self._claim([_Won(claim, job, None)], now)
-        return self._publish(batch_id, won, now, trusted)
+        batch_id, won, lost = self._claim([_Won(claim, job, None)], now)
+        # The ledger has the slot: the request was dealt with before, and only the answer to it was lost.
+        return (batch_id, won) if won or claim.runs[0].task_id in lost else None
 
-    def _claim(self, wanted: Sequence[_Won], now: int) -> tuple[int, list[_Won]]:
-        """The batch id and what the database granted."""
+    def _claim(self, wanted: Sequence[_Won], now: int) -> tuple[int, list[_Won], frozenset[str]]:
+        """The batch id, what the database granted, and what it did not (see `Store.claim`)."""
         desk = self._desk
         batch_id = desk.next_batch()
         try:
@@ -203,7 +210,7 @@ class Sender:
             else:
                 report.decided(item.claim)
                 won.append(item.without(lost))
-        return batch_id, won
+        return batch_id, won, lost
 
     def _move_on(self, item: _Won, now: int) -> None:
         claim = item.claim

@@ -56,7 +56,7 @@ class WithoutRowCheck(SimStore):
 class PublishesFirst(Sender):
     """The broker is told before the database is."""
 
-    def _claim(self, wanted: Sequence[Any], now: int) -> tuple[int, list[Any]]:
+    def _claim(self, wanted: Sequence[Any], now: int) -> tuple[int, list[Any], frozenset[str]]:
         self._parts.dispatcher.send([shipment for item in wanted for shipment in item.shipments()], lambda: True)
         return super()._claim(wanted, now)
 

@@ -138,7 +138,7 @@ class Observer:
 
     def _claim(self, beat: Beat, args: Sequence[Any], plain: Callable[[], Any]) -> Any:
         epoch, _batch, claims, now = args
-        if self.world.rng.random() < self.world.rates.race:
+        if claims and self.world.rng.random() < self.world.rates.race:
             self.race(self.world.rng.choice(claims).job_id)
         flying = {claim.job_id: self._flying(claim.job_id) for claim in claims}
         planned = {claim.job_id: self._state_next(claim) for claim in claims}

@@ -62,10 +62,21 @@ class SimStore(MemoryStore):
         world.step(beat, f"writes: {name}")
         if self.database.down:
             raise Unavailable("the database is down")
+        if name == "claim" and world.rng.random() < world.rates.race:
+            return self._pass_over(args)
         roll = world.rng.random()
         if roll < world.rates.store:
             return self._cut(name, plain, args)
         return self.link.observer.watch(beat, name, args, plain)
+
+    def _pass_over(self, args: Sequence[Any]) -> frozenset[str]:
+        """Somebody holds a lock on one of the states: its claim is lost for now."""
+        epoch, batch_id, claims, now_us = args
+        beat, locked = self.link.beat, self.link.beat.world.rng.choice(claims).job_id
+        beat.world.say(f"--- somebody holds a lock on the state of {locked}")
+        rest = [epoch, batch_id, [claim for claim in claims if claim.job_id != locked], now_us]
+        lost = self.link.observer.watch(beat, "claim", rest, lambda: MemoryStore.claim(self, *rest))
+        return frozenset(lost) | {locked}
 
     def _cut(self, name: str, plain: Callable[[], Any], args: Sequence[Any]) -> Any:
         """The connection is lost: before anything was done, after it, or the server goes on alone."""

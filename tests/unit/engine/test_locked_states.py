@@ -31,6 +31,19 @@ def due_and_locked() -> tuple[Rig, LockedStore]:
     return rig, store
 
 
+def test_a_run_by_hand_of_a_job_whose_state_is_locked_waits_and_keeps_nobody_else_waiting() -> None:
+    rig, store = due_and_locked()
+    store.ask("j", rig.clock.now_us() + 1)
+    store.ask("other", rig.clock.now_us() + 2)
+    rig.run(5)
+    assert len(rig.slots("other")) == 4
+    assert [request.job_id for request in store.database.requests.values()] == ["j"]
+    store.locked = frozenset()
+    rig.run(5)
+    assert store.database.requests == {}
+    assert len(rig.slots("j")) == 4
+
+
 def test_a_changed_row_whose_state_is_locked_is_planned_when_its_due_slot_got_its_verdict() -> None:
     rig, store = due_and_locked()
     store.update("j", schedule="30")
