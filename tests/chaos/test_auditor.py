@@ -196,6 +196,21 @@ def test_after_a_verdict_for_the_rest_of_a_definition_the_plan_begins_anew() -> 
     assert {breach.law for breach in audit(replace(died, ledger=gap, messages=arrived(gap)))} == {"slots"}
 
 
+def test_a_row_that_was_disabled_when_it_was_first_seen_has_its_first_slot_missed() -> None:
+    overtaken = f"0.0 s late: {OVERTAKEN_DETAIL}"
+    first = line(70, "brief", 0, "missed", claimed_us=START, detail=overtaken)
+    evidence = good()
+    brief = replace(
+        evidence,
+        traits={**evidence.traits, "brief": Traits("interval")},
+        history={**evidence.history, "brief": [Definition(START, INTERVAL), Definition(START, None)]},
+        first_seen_us={**evidence.first_seen_us, "brief": START},
+        ledger=[*evidence.ledger, first],
+    )
+    assert audit(brief) == []
+    assert {breach.law for breach in audit(replace(brief, ledger=evidence.ledger))} == {"slots"}
+
+
 def test_evidence_can_be_judged_again(tmp_path: Path) -> None:
     evidence = replace(good(), incidents=[Incident("kill beat", "beat 0", START, END)])
     evidence.save(tmp_path / "evidence.json")
