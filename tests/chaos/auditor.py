@@ -160,7 +160,7 @@ def _segments(
         until = definitions[number + 1].since_us if number + 1 < len(definitions) else NEVER_US
         since = definition.since_us if number else min(definition.since_us, first_seen.get(job, NEVER_US))
         own = [entry for entry in entries if definition.since_us <= entry.claimed_us < until or _ends(entry, until)]
-        # What ended the definition before belongs to that one. One that lasted no time may have had its first slot, too.
+        # What ended the definition before belongs to that one; one that lasted no time may have had its first slot.
         own = [e for e in own if not _ends(e, since) or (since == until and e.slot_us >= since)]
         if definition.spec is not None:
             yield Segment(since, until, definition, own, first=number == 0)
