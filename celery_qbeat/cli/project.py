@@ -50,19 +50,20 @@ class Project:
         """The Celery app with its modules imported, or None. Raises SettingsError when it cannot be loaded."""
         if self._app is None:
             return None
-        return _loading(lambda: find_app(self._app) if isinstance(self._app, str) else self._app)
+        return _loading(self._load_app)
+
+    def _load_app(self) -> Any:
+        app = find_app(self._app) if isinstance(self._app, str) else self._app
+        # Sets Django up, too, where the project is one: the tables may be in its database.
+        app.loader.import_default_modules()
+        return app
 
     @cached_property
     def settings(self) -> Settings:
-        settings = Settings() if self.app is None else _loading(self._read_settings)
+        settings = Settings() if self.app is None else _loading(lambda: read_settings(self.app.conf))
         if self._database_url is None:
             return settings
         return settings.model_copy(update={"database_url": self._database_url})
-
-    def _read_settings(self) -> Settings:
-        # A configuration that nobody has asked for a value yet denies all its keys.
-        self.app.conf.get("broker_url")
-        return read_settings(self.app.conf)
 
     @cached_property
     def privileges(self) -> Privileges | None:

@@ -49,12 +49,18 @@ def seed(folder: Path) -> None:
         connection.executemany(INSERT, rows(datetime.now(UTC)))
 
 
+COMMANDS = {
+    "worker": ("worker", "--pool", "solo", "--loglevel", "WARNING", "--without-mingle", "--without-gossip"),
+    "beat": ("beat", "--scheduler", "celery_qbeat.Scheduler", "--loglevel", "INFO"),
+}
+
+
 class Demo:
     """The two processes, and their words on one terminal."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._children: list[subprocess.Popen[str]] = []
+        self._children: dict[str, subprocess.Popen[str]] = {}
         self._printing = threading.Lock()
 
     def say(self, text: str = "") -> None:
@@ -63,12 +69,12 @@ class Demo:
             sys.stdout.flush()
 
     def start(self) -> None:
-        self._run("worker", "worker", "--pool", "solo", "--loglevel", "WARNING", "--without-mingle", "--without-gossip")
-        self._run("beat", "beat", "--scheduler", "celery_qbeat.Scheduler", "--loglevel", "INFO")
+        self._run("worker")
+        self._run("beat")
 
-    def _run(self, name: str, *command: str) -> None:
+    def _run(self, name: str) -> None:
         child = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "celery_qbeat.demo.app", "--quiet", *command],
+            [sys.executable, "-m", "celery", "-A", "celery_qbeat.demo.app", "--quiet", *COMMANDS[name]],
             cwd=self.folder,
             env={
                 **os.environ,
@@ -81,7 +87,7 @@ class Demo:
             text=True,
             start_new_session=True,
         )
-        self._children.append(child)
+        self._children[name] = child
         threading.Thread(target=self._echo, args=(name, child.stdout), daemon=True).start()
 
     def _echo(self, name: str, lines: IO[str] | None) -> None:
@@ -90,21 +96,24 @@ class Demo:
                 self.say(f"{name:>6} | {line.rstrip()}")
 
     def wait(self, seconds: float | None) -> int:
-        """Until the time is over or a process ended by itself; the exit code."""
+        """Until the time is over or the beat ended by itself; the exit code."""
         until = None if seconds is None else time.monotonic() + seconds
         while until is None or time.monotonic() < until:
-            for child in self._children:
-                if child.poll() is not None:
-                    self.say(f"  demo | a process ended by itself with {child.returncode}")
-                    return 1
+            if self._children["beat"].poll() is not None:
+                self.say("  demo | the beat ended by itself")
+                return 1
+            if self._children["worker"].poll() is not None:
+                # A folder is no real broker: a message that is read while it is written ends the worker.
+                self.say("  demo | the worker ended by itself: starting it again")
+                self._run("worker")
             time.sleep(0.1)
         return 0
 
     def stop(self) -> None:
-        for child in reversed(self._children):
+        for child in self._children.values():
             if child.poll() is None:
                 child.terminate()
-        for child in self._children:
+        for child in self._children.values():
             try:
                 child.wait(10)
             except subprocess.TimeoutExpired:
