@@ -25,7 +25,14 @@ class Manage:
         self.environment = {**kept, "PYTHONPATH": f"{ROOT}{os.pathsep}{EXAMPLE}", "SHOP_FOLDER": str(folder)}
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "manage.py", *arguments]
+        return self.run("manage.py", *arguments)
+
+    def celery(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`celery -A shop ...`."""
+        return self.run("-m", "celery", "-A", "shop", *arguments)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *arguments]
         environment = self.environment
         return subprocess.run(
             command, cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -44,6 +51,7 @@ def test_the_commands_of_celery_qbeat_work_on_djangos_database(manage: Manage) -
     listed = json.loads(manage("qbeat", "list", "--json").stdout)
     # The setting CELERY_QBEAT_CRON of the project was read, else the row would be reserved.
     assert [(job["id"], job["condition"]) for job in listed] == [("_builtin.prune", "ready"), ("shop.nightly", "ready")]
+    assert json.loads(manage.celery("qbeat", "list", "--json").stdout) == listed
     shown = manage("qbeat", "show", "nobody")
     assert shown.returncode == 1
     assert "there is no row 'nobody'" in shown.stderr
