@@ -10,6 +10,9 @@ from typing import Any
 from tests.celeryproc import Project
 from tests.servers import Redis, wait_for
 
+FIRST_TICK = {"sent": 1, "succeeded": 1}
+"""Of a new database with one row more: the second is the one that prunes, which runs in the beat itself."""
+
 
 def told(result: subprocess.CompletedProcess[str], code: int = 0) -> Any:
     assert result.returncode == code, result.stdout + result.stderr
@@ -58,7 +61,7 @@ def test_status_shows_the_lock_and_a_tick_leaves_it_alone(make_project: Callable
     project = make_project(redis_url, {"qbeat_redis_url": redis_url, "qbeat_lock_ttl": 5.0})
     told(project.qbeat("add", "x", "proj.tasks.record", "--interval", "3600", "--json"))
     assert told(project.qbeat("status", "--json"))["lock"] is None
-    assert told(project.qbeat("tick", "--json"))["verdicts"] == {"sent": 1}
+    assert told(project.qbeat("tick", "--json"))["verdicts"] == FIRST_TICK
     first = project.beat()
     first.wait_output("beat: writer")
     second = project.beat()
@@ -78,7 +81,7 @@ def test_status_shows_the_lock_and_a_tick_leaves_it_alone(make_project: Callable
 
 def test_a_tick_is_a_beat_for_system_cron(project: Project) -> None:
     told(project.qbeat("add", "x", "proj.tasks.record", "--interval", "3600", "--json"))
-    for expected in ({"sent": 1}, {}):
+    for expected in (FIRST_TICK, {}):
         assert told(project.qbeat("tick", "--json"))["verdicts"] == expected
     project.worker()
     assert len(project.wait_records(1)) == 1
@@ -110,7 +113,7 @@ def test_a_lock_whose_redis_is_away_is_told_and_ends_with_1(
     redis.kill()
     status = told(project.qbeat("status", "--json"), code=1)
     assert "is away" in status["redis_away"]
-    assert status["jobs"]["ready"] == 1
+    assert status["jobs"]["ready"] == 2
 
 
 def test_celery_itself_starts_without_importing_what_our_commands_need(project: Project) -> None:

@@ -177,6 +177,7 @@ def test_an_unknown_id_is_answered_with_the_nearest_one(cli: Cli) -> None:
 
 
 def test_rows_are_switched_and_deleted_by_id(cli: Cli) -> None:
+    migrated(cli.url)
     for name in ("a.1", "a.2", "b"):
         cli.ok("add", name, "app.a", "--every", "15m")
     assert cli.ok("disable", "a.1", "a.2") == "disabled 2 rows\n"
@@ -188,12 +189,14 @@ def test_rows_are_switched_and_deleted_by_id(cli: Cli) -> None:
 
 
 def test_one_unknown_id_stops_the_whole_command(cli: Cli) -> None:
+    migrated(cli.url)
     cli.ok(*JOB, "--every", "15m")
     assert "there is no row 'nope'" in cli.refused("delete", "shop.job", "nope")
     assert len(cli.json("list")) == 1
 
 
 def test_a_pattern_needs_a_yes_and_knows_case_and_signs(cli: Cli) -> None:
+    migrated(cli.url)
     for name in ("a.1", "A.1", "a_1", "a%1", "ab"):
         cli.ok("add", name, "app.a", "--every", "15m")
     refusal = cli.run("delete", "a?1")
@@ -206,6 +209,7 @@ def test_a_pattern_needs_a_yes_and_knows_case_and_signs(cli: Cli) -> None:
 
 
 def test_a_name_with_a_star_that_is_an_id_is_that_id(cli: Cli) -> None:
+    migrated(cli.url)
     cli.ok("add", "a*", "app.a", "--every", "15m")
     cli.ok("add", "ab", "app.a", "--every", "15m")
     cli.ok("delete", "a*")
@@ -213,6 +217,7 @@ def test_a_name_with_a_star_that_is_an_id_is_that_id(cli: Cli) -> None:
 
 
 def test_entries_in_code_are_not_edited(sqlite_url: str) -> None:
+    migrated(sqlite_url)
     cli = Cli(sqlite_url, beat_schedule={"often": {"task": "app.a", "schedule": 30.0}})
     cli.ok(*JOB, "--every", "15m")
     assert [row["id"] for row in cli.json("list")] == ["code:often", "shop.job"]
