@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from sys import intern
 from typing import Any
 
 import sqlalchemy as sa
@@ -42,8 +43,16 @@ def states(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, State
     found: dict[str, State] = {}
     for part in chunks(job_ids):
         query = sa.select(*_STATE).where(among(connection, tables.state.c.job_id, part))
-        found.update((row[0], State(*row)) for row in connection.execute(query).all())
+        names: dict[Any, str] = {job_id: job_id for job_id in part}
+        found.update((row[0], _state(row, names)) for row in connection.execute(query).all())
     return found
+
+
+def _state(row: Sequence[Any], names: Mapping[Any, str]) -> State:
+    """One of many states: its id is the very text of its row, its plan key that of its job."""
+    plan_key = intern(row[7]) if type(row[7]) is str else row[7]
+    values = (names.get(row[0], row[0]), *row[1:7], plan_key, row[8])
+    return State(*values)
 
 
 def orphans(connection: sa.Connection, after: str | None) -> list[State]:
