@@ -51,7 +51,7 @@ def writing_again(epoch: int) -> None:
 def fenced(gate: str) -> None:
     log.warning(
         "fenced: a newer beat writes to this database; this one stands by (%s). "
-        "To run several beats on purpose set qbeat_redis_url",
+        "To run several beats on purpose give all of them the same qbeat_redis_url",
         gate,
     )
 

@@ -131,7 +131,7 @@ def test_a_second_standalone_beat_fences_the_first_off_which_stands_by_for_good(
     assert second.engine.writing
     line = (
         "fenced: a newer beat writes to this database; this one stands by (standalone). "
-        "To run several beats on purpose set qbeat_redis_url"
+        "To run several beats on purpose give all of them the same qbeat_redis_url"
     )
     assert [message for message in caplog.messages if message.startswith("fenced:")] == [line]
 
