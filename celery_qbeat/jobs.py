@@ -45,6 +45,19 @@ class Verdict(StrEnum):
 
 
 IN_FLIGHT = frozenset({Verdict.CLAIMED, Verdict.SENT})
+GUESSES = frozenset({Verdict.LOST, Verdict.IN_DOUBT})
+"""Ends that a report from a worker corrects."""
+
+FAILURES = frozenset({Verdict.FAILED, Verdict.REVOKED, Verdict.EXPIRED, Verdict.UNKNOWN_TASK, Verdict.LOST})
+"""Ends that count as failures in a row."""
+
+
+def may_end(old: Verdict, new: Verdict) -> bool:
+    """Whether `new` replaces `old`: the first end stands, a failure corrects a success, knowledge corrects a guess."""
+    if new in IN_FLIGHT:
+        return False
+    known = new in (Verdict.SUCCEEDED, Verdict.FAILED)
+    return old in IN_FLIGHT or (old is Verdict.SUCCEEDED and new is Verdict.FAILED) or (old in GUESSES and known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,8 @@ class Claim:
     """Slots of one job, decided together: `runs` oldest first, any verdict; those `CLAIMED` are to be sent.
 
     Wins only if the state's next_run_us is still `expected_us`, and (unless `rev` is None, a code entry) the row
-    still has this `rev` and is enabled. Then next_run_us becomes `next_us`. `expected_us` None: a run by hand, which
-    leaves the plan alone.
+    still has this `rev` and is enabled. Then next_run_us becomes `next_us`. `expected_us` None: a run by hand,
+    which needs only that the row and a state are there, and leaves next_run_us, last_run_us and last_slot_us alone.
     """
 
     job_id: str

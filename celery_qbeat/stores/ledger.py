@@ -7,24 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from celery_qbeat.jobs import IN_FLIGHT, Verdict
+from celery_qbeat.jobs import FAILURES, Verdict, may_end
 from celery_qbeat.ports import End, Flight, Release
 from celery_qbeat.stores import tables
 from celery_qbeat.stores.claiming import Put, among, chunks, clean
 from celery_qbeat.stores.leader import fence
 
-GUESSES = frozenset({Verdict.LOST, Verdict.IN_DOUBT})
-FAILURES = frozenset({Verdict.FAILED, Verdict.REVOKED, Verdict.EXPIRED, Verdict.UNKNOWN_TASK, Verdict.LOST})
-
 FLIGHTS_A_PART = 2_000
-
-
-def may_end(old: Verdict, new: Verdict) -> bool:
-    """Whether `new` replaces `old`: the first end stands, a failure corrects a success, knowledge corrects a guess."""
-    if new in IN_FLIGHT:
-        return False
-    known = new in (Verdict.SUCCEEDED, Verdict.FAILED)
-    return old in IN_FLIGHT or (old is Verdict.SUCCEEDED and new is Verdict.FAILED) or (old in GUESSES and known)
 
 
 def sent(

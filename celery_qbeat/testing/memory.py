@@ -6,14 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from celery_qbeat.errors import Fenced
-from celery_qbeat.jobs import DEFAULT_MAX_RUN_US, IN_FLIGHT, Run, State, Verdict, Worker, read_worker
+from celery_qbeat.jobs import DEFAULT_MAX_RUN_US, FAILURES, IN_FLIGHT, Run, State, Verdict, Worker, may_end, read_worker
 from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row
 from celery_qbeat.testing.database import INSTANCE, Batch, Database, Edits, Entry, Extra
 from celery_qbeat.testing.faults import Faults, call
 
 CHUNK = 2_000
-GUESSES = frozenset({Verdict.LOST, Verdict.IN_DOUBT})
-FAILURES = frozenset({Verdict.FAILED, Verdict.REVOKED, Verdict.EXPIRED, Verdict.UNKNOWN_TASK, Verdict.LOST})
 
 
 class MemoryStore(Edits, Faults):
@@ -273,7 +271,7 @@ class MemoryStore(Edits, Faults):
         changed = []
         for end in ends:
             entry = self.database.by_task.get(end.task_id)
-            if entry is None or end.verdict in IN_FLIGHT or not _may_end(entry.verdict, end.verdict):
+            if entry is None or not may_end(entry.verdict, end.verdict):
                 continue
             entry.verdict, entry.detail = end.verdict, end.detail or entry.detail
             entry.finished_us, entry.lease_until_us = now_us, None
@@ -354,11 +352,6 @@ class MemoryStore(Edits, Faults):
         gone = len(base.batches) - len(kept) + len(base.history) - len(history)
         base.batches, base.history = kept, history
         return gone
-
-
-def _may_end(old: Verdict, new: Verdict) -> bool:
-    known = new in (Verdict.SUCCEEDED, Verdict.FAILED)
-    return old in IN_FLIGHT or (old is Verdict.SUCCEEDED and new is Verdict.FAILED) or (old in GUESSES and known)
 
 
 def _flight(entry: Entry) -> Flight:
