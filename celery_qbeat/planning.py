@@ -158,9 +158,7 @@ def decide(due: Due, moment: Moment) -> Claim | None:
     return _decide_newest(due, moment)
 
 
-def by_hand(
-    job_id: str, job: Job | None, asked_us: int, *, busy: bool, refusal: str, moment: Moment
-) -> Claim:
+def by_hand(job_id: str, job: Job | None, asked_us: int, *, busy: bool, refusal: str, moment: Moment) -> Claim:
     """A run that somebody asked for: its slot is the asking's instant, and it leaves the plan alone.
 
     `job` None: the row is bad, `refusal` says why.

@@ -141,7 +141,6 @@ class Auditor:
             if not flying:
                 yield f"{job_id}@{state.next_run_us} has been due for {(horizon - state.next_run_us) / 1e6:.1f} s"
 
-
     def _own_audit(self, writer: Beat) -> Iterator[str]:
         """`celery qbeat audit` finds nothing either."""
         records: dict[str, list[Record]] = defaultdict(list)
