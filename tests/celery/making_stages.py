@@ -317,7 +317,7 @@ def played(folder: Path, redis: Redis, rabbitmq: RabbitMQ, postgres: PostgreSQL)
                 redis_urls[0],
                 redis_urls[0],
                 "prefork",
-                {"qbeat_redis_url": redis_urls[2], "qbeat_lock_ttl": 4.0},
+                {"qbeat_redis_url": redis_urls[2], "qbeat_lock_ttl": 6.0},
             ),
             restart: (hosts[0], None, "threads", {"qbeat_database_url": postgres.url_of(database)}),
             dying_worker: (redis_urls[1], None, "threads", {}),
