@@ -256,6 +256,8 @@ class Observer:
         freed = [slot for task in gone for slot in course.stands_for.pop(task, [])]
         for slot in freed:
             course.covered.pop(slot, None)
-        if freed and release.back_to_us != min(freed) and not self.stepped_back:
+        # It may go further back, to slots that the ledger has from an earlier life of the id: they lose again.
+        known = (release.back_to_us, release.job_id) in self.database.by_slot
+        if freed and release.back_to_us != min(freed) and not known and not self.stepped_back:
             self.broken(f"{release.job_id}: {freed} were released, but {release.back_to_us} is next")
         course.pointer = release.back_to_us
