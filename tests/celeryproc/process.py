@@ -49,7 +49,7 @@ class Process:
         """All that it has printed so far, standard output and standard error together."""
         return self.output_file.read_text(errors="replace")
 
-    def wait_output(self, pattern: str, deadline: float = 30.0) -> re.Match[str]:
+    def wait_output(self, pattern: str, deadline: float = 60.0) -> re.Match[str]:
         """Wait until the output matches the regular expression (`^` and `$` match at lines) and return the match.
 
         Raises AssertionError with the whole output when the process ends or the deadline passes before that.

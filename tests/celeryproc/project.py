@@ -150,7 +150,7 @@ class Project:
         name = task if task is None or "." in task else f"proj.tasks.{task}"
         return [record for record in records if name is None or record["task"] == name]
 
-    def wait_records(self, count: int, task: str | None = None, deadline: float = 30.0) -> list[dict[str, Any]]:
+    def wait_records(self, count: int, task: str | None = None, deadline: float = 60.0) -> list[dict[str, Any]]:
         """Wait for at least ``count`` records and return all that there are."""
         what = f"{count} records of {task or 'any task'}"
         return wait_for(lambda: r if len(r := self.records(task)) >= count else None, deadline, what=what) or []
