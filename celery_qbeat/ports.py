@@ -176,7 +176,7 @@ class Store(Protocol):
         """One transaction under the epoch: what was LOST, by job id (the claim) or by task id (one run of a claim).
 
         A claim is lost when its slot or its row is not what it expects, and when all its `CLAIMED` runs are in the
-        ledger already; then the plan moves on to `next_us` all the same. Its `CLAIMED` runs are named by task id, too.
+        ledger already; then the plan moves on to `next_us` all the same. A task id means: the ledger has that slot.
         A batch row is written (open, `sent_us` NULL) when a `CLAIMED` run was won. A job that comes twice, or a value
         that the database refuses, splits the batch into several transactions.
         """

@@ -204,9 +204,12 @@ def _open_batch(connection: sa.Connection, batch: Batch, n: int) -> None:
 def _lost(claims: Sequence[Claim], new: Mapping[str, Sequence[Run]]) -> frozenset[str]:
     lost: set[str] = set()
     for claim in claims:
-        entered = {run.task_id for run in new.get(claim.job_id, ())}
+        if claim.job_id not in new:
+            lost.add(claim.job_id)
+            continue
+        entered = {run.task_id for run in new[claim.job_id]}
         wanted = {run.task_id for run in claim.runs if run.verdict is Verdict.CLAIMED}
         lost |= wanted - entered
-        if claim.job_id not in new or (wanted and not wanted & entered):
+        if wanted and not wanted & entered:
             lost.add(claim.job_id)
     return frozenset(lost)

@@ -235,7 +235,8 @@ bat AS (
   ON CONFLICT (batch_id) DO UPDATE SET n = qbeat_batches.n + EXCLUDED.n)
 SELECT (SELECT count(*) FROM lead),
        ARRAY(SELECT id FROM due WHERE (id IN (SELECT job_id FROM got)) IS NOT TRUE),
-       ARRAY(SELECT task_id FROM run WHERE verdict = 'claimed' AND (task_id IN (SELECT task_id FROM ins)) IS NOT TRUE)
+       ARRAY(SELECT task_id FROM run WHERE verdict = 'claimed' AND (job_id IN (SELECT job_id FROM got)) IS TRUE
+             AND (task_id IN (SELECT task_id FROM ins)) IS NOT TRUE)
 """.replace("{arrays}", ", ".join(_RUN_TYPES)).replace("{columns}", ", ".join(RUN_COLUMNS))
 )
 

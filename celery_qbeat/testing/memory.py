@@ -140,10 +140,10 @@ class MemoryStore(Edits, Faults):
         lost: set[str] = set()
         sendable = 0
         for claim in claims:
-            wanted = [run.task_id for run in claim.runs if run.verdict is Verdict.CLAIMED]
             if not self._may(claim):
-                lost.update([claim.job_id, *wanted])
+                lost.add(claim.job_id)
                 continue
+            wanted = [run.task_id for run in claim.runs if run.verdict is Verdict.CLAIMED]
             new = [run for run in claim.runs if (run.slot_us, run.job_id) not in self.database.by_slot]
             won = [run for run in new if run.verdict is Verdict.CLAIMED]
             lost |= set(wanted) - {run.task_id for run in won}
