@@ -38,7 +38,7 @@ class Scheduler(beat.Scheduler):
     ) -> None:
         self.settings: Settings = _or_exit(lambda: read_settings(app.conf))
         self._engine: Engine | None = None
-        self._in_tick = False
+        self._in_tick = self._closing = False
         # Celery hands over --max-interval here; the poll interval is ours, and never longer than the one asked for.
         self._poll: float = min(self.settings.poll_interval, max_interval or self.settings.poll_interval)
         super().__init__(app, *args, max_interval=self._poll, lazy=lazy, **kwargs)
@@ -59,21 +59,26 @@ class Scheduler(beat.Scheduler):
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """One pass of the engine; the seconds that Celery shall sleep."""
-        if self._engine is None:
-            return self._poll
+        pause = self._poll
         self._in_tick = True
         try:
-            return self._engine.tick()
+            if self._engine is not None:
+                pause = self._engine.tick()
         except Exception as error:
             # Under `worker -B` an exception here ends the beat process without a word while the worker lives on.
             report.bug(error)
-            return self._poll
         finally:
             self._in_tick = False
+        if self._closing:
+            # Celery's own is lost when the signal arrives where Python ignores exceptions, as in the callback of a weak
+            # reference.
+            raise SystemExit
+        return pause
 
     def close(self) -> None:
         """Give the lock back, at once. Celery calls this from its signal handler, even in the middle of a tick, and
         again at the end."""
+        self._closing = True
         if self._in_tick or self._engine is None:
             return
         engine, self._engine = self._engine, None
