@@ -311,7 +311,7 @@ def check_payload(args: str, kwargs: str) -> None:
 
 def _json(field: str, text: str, wanted: type, example: str) -> None:
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise JobError(
@@ -324,6 +324,9 @@ def _json(field: str, text: str, wanted: type, example: str) -> None:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is a number of Python, not of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _short(text: str, most: int = 60) -> str:
