@@ -43,10 +43,7 @@ def by_hand(project: Project, *statements: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["celery_qbeat.Scheduler", "qbeat"])
-def test_without_any_setting_a_row_in_the_sqlite_file_runs_on_a_worker(
-    make_project: Callable[..., Project], name: str
-) -> None:
-    project = make_project()
+def test_without_any_setting_a_row_in_the_sqlite_file_runs_on_a_worker(project: Project, name: str) -> None:
     project.worker("--pool=solo")
     beat = project.beat(scheduler=name)
     line = beat.wait_output(
@@ -62,8 +59,8 @@ def test_without_any_setting_a_row_in_the_sqlite_file_runs_on_a_worker(
     assert beat.wait_exit() == 0
 
 
-def test_embedded_in_a_worker_it_runs_with_the_long_option(make_project: Callable[..., Project]) -> None:
-    project = make_project(settings={"qbeat_poll_interval": 0.2})
+def test_embedded_in_a_worker_it_runs_with_the_long_option(project: Project) -> None:
+    project.configure(qbeat_poll_interval=0.2)
     make_tables(project)
     by_hand(project, MINIMAL.format("j", "proj.tasks.record", "interval", "1"))
     worker = project.worker("-B", "--scheduler", "celery_qbeat.Scheduler", "--pool=solo")

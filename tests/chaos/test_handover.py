@@ -123,7 +123,8 @@ def test_while_redis_refuses_at_the_start_nothing_is_sent(make_scene: MakeScene,
     gate.start()
     scene.wait_more()
     assert min(message.seen_us for message in scene.messages) >= before_us
-    assert sum(times_seen(beat, "Redis is back") for beat in beats) == 2
+    for beat in beats:
+        beat.wait_output("Redis is back")
     scene.finish()
 
 
@@ -266,10 +267,10 @@ def test_while_the_broker_is_away_claims_stop_and_what_surely_was_not_sent_is_se
     scene.wait_more(20)
     broker.kill()
     beat.wait_output("broker: away")
-    lines = len(scene.ledger())
+    lines = sum(entry.verdict != "missed" for entry in scene.ledger())
     time.sleep(outage_s(15))
     # One job is claimed now and then, to ask the broker, and given back.
-    assert len(scene.ledger()) <= lines + 1
+    assert sum(entry.verdict != "missed" for entry in scene.ledger()) <= lines + 1
     broker.start()
     beat.wait_output("broker: back")
     scene.wait_more(40)
