@@ -20,7 +20,7 @@ from celery_qbeat.jobs import run_token
 SIZES = (1_000, 10_000)
 LOOP = 1_000
 DATABASES = ("postgresql", "sqlite")
-STOCK_SECONDS = 8.0
+STOCK_SECONDS = 5.0
 ENDS = 1_000
 ENDS_SECONDS = 15.0
 DONE_QUEUE = "qbeat.done.default"
