@@ -6,6 +6,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,15 @@ def peak() -> int | None:
 
 
 def cpu_of(pid: int) -> float:
-    """CPU seconds that a server has used so far, with its processes."""
+    """CPU seconds that a server has used so far, with its processes, those that have ended included."""
     process = psutil.Process(pid)
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return sum(time.user + time.system for time in times)
+    own = process.cpu_times()
+    used: float = own.user + own.system + own.children_user + own.children_system
+    for child in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            time = child.cpu_times()
+            used += time.user + time.system
+    return used
 
 
 def quantile(values: list[float], part: float) -> float:
