@@ -64,8 +64,8 @@ def cpu_of(pid: int) -> float:
     used: float = own.user + own.system + own.children_user + own.children_system
     for child in process.children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            time = child.cpu_times()
-            used += time.user + time.system
+            spent = child.cpu_times()
+            used += spent.user + spent.system
     return used
 
 
