@@ -77,10 +77,13 @@ def ends(url: str, broker: str, count: int, seconds: float) -> dict[str, Any]:
     client = redis.Redis.from_url(broker)
     client.delete("celery")
     _report_ends(app, url)
-    watch = Stopwatch()
-    while len(engine.desk.flights) and watch.wall < seconds:
-        time.sleep(engine.tick())
-    landed, took, busy = count - len(engine.desk.flights), watch.wall, watch.cpu
+    watch, took = Stopwatch(), 0.0
+    while len(engine.desk.flights) and took < seconds:
+        pause = engine.tick()
+        took = watch.wall
+        if len(engine.desk.flights):
+            time.sleep(pause)
+    landed, busy = count - len(engine.desk.flights), watch.cpu
     plain = _loop(app, client, LOOP, [])
     engine.close()
     client.delete("celery", DONE_QUEUE)
