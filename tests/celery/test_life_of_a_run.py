@@ -250,7 +250,8 @@ def test_a_thousand_runs_that_end_at_once_keep_no_due_job_waiting(
     assert {run.verdict for run in runs} == {"succeeded"}
     # Each end has the time of the tick in which it was heard. The beat may have been frozen in the middle of one.
     first_ticks = sorted({run.finished_us for run in runs})[:2]
-    assert any(run.claimed_us in first_ticks for run in stage.runs("steady"))
+    # When all of them fitted into one tick, there was nothing to wait for.
+    assert len(first_ticks) < 2 or any(run.claimed_us in first_ticks for run in stage.runs("steady"))
     assert not [run for run in stage.runs("steady") if run.verdict in ("missed", "lost", "skipped")]
 
 
