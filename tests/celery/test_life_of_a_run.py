@@ -157,9 +157,13 @@ def test_the_state_counts_failures_and_remembers_the_last_error(stages: dict[str
 
 
 def test_a_job_without_a_success_for_two_periods_is_late_everywhere(stage: Stage) -> None:
-    late = {row[0] for row in stage.project.sql("SELECT id FROM qbeat_status WHERE late = :yes", yes=True)}
-    assert {"failing", "unread"} <= late
-    assert not late & {"interval", "rare", "refused", "bad"}
+    def late() -> set[str]:
+        return {row[0] for row in stage.project.sql("SELECT id FROM qbeat_status WHERE late = :yes", yes=True)}
+
+    assert {"failing", "unread"} <= late()
+    assert not late() & {"rare", "refused", "bad"}
+    # It succeeds every 1.3 seconds and is late after two: on a busy machine it may be, for a moment.
+    stage.wait(lambda: "interval" not in late(), "a success ends lateness")
     assert {row["id"] for row in stage.cli("list", "--late")} >= {"failing", "unread"}
     problems = {problem["id"]: problem["condition"] for problem in stage.cli("check", code=1)["problems"]}
     assert problems.items() >= {"failing": "late", "refused": "refused", "stranger": "refused", "bad": "bad"}.items()
