@@ -50,6 +50,9 @@ class Gate(Protocol):
     def yield_(self) -> None:
         """Give the lock back because a newer epoch exists, and do not take it again before another had it."""
 
+    def let_go(self) -> bool:
+        """Give the lock back for others to try; whether there was one to give. `hold` may take it again. Never raises."""
+
     def release(self) -> None:
         """Give the lock back at the end, if it is still one's own. Never raises."""
 

@@ -43,6 +43,7 @@ class Engine:
         self._lease: Lease | None = None
         self._standing_by = False
         self._away_since: float | None = None
+        self._let_go = False
         self._last_now = 0
         self._next_heartbeat = 0.0
         self._next_drift = 0.0
@@ -51,8 +52,12 @@ class Engine:
     def tick(self) -> float:
         """One pass. Returns the seconds to the next one, at most the poll interval."""
         parts = self._parts
+        if not self._may_hold():
+            return parts.limits.poll_s
         self._lease = parts.gate.hold()
         if self._lease is None:
+            if self._let_go:
+                self._back()
             self._stand_by()
             return parts.limits.poll_s
         now = parts.clock.now_us()
@@ -65,6 +70,7 @@ class Engine:
             if self._away_since is None:
                 self._away_since = parts.clock.monotonic()
                 report.database_away(error)
+            self._let_go = False
             return parts.limits.poll_s
         except TrustLost:
             self._stand_by()
@@ -91,6 +97,27 @@ class Engine:
     def writing(self) -> bool:
         """Whether the last tick was a writer's."""
         return self._lease is not None and self.desk.loaded and not self._standing_by
+
+    def _may_hold(self) -> bool:
+        """False: the database has been away for long. Perhaps only for this beat, so another one may try."""
+        parts, since = self._parts, self._away_since
+        if since is None or parts.clock.monotonic() - since < parts.limits.let_go_s:
+            return True
+        if not self._let_go:
+            if parts.gate.let_go():
+                report.let_go()
+            self._lease, self._let_go = None, True
+        try:
+            if self.desk.instance:
+                # By writing: a database that can only be read is of no use.
+                parts.store.beat(self.desk.epoch, parts.clock.now_us())
+            else:
+                parts.store.open()
+        except Fenced:
+            return True
+        except (Unavailable, Doubt):
+            return False
+        return True
 
     def _write(self, lease: Lease, now: int) -> bool:
         parts = self._parts
@@ -205,7 +232,7 @@ class Engine:
     def _back(self) -> None:
         if self._away_since is not None:
             report.database_back(self._parts.clock.monotonic() - self._away_since)
-            self._away_since = None
+            self._away_since, self._let_go = None, False
 
     def _stand_by(self) -> None:
         if not self._standing_by:
@@ -221,7 +248,7 @@ class Engine:
         report.fenced(self._parts.gate.describe())
         self._parts.gate.yield_()
         self._standing_by = True
-        self._away_since = None
+        self._away_since, self._let_go = None, False
         # Its memory is out of date, and what it owes has been settled by the newer beat.
         self._forget()
 

@@ -40,6 +40,7 @@ class Limits:
     look_up_s: float = 5.0
     lease_check_s: float = 15.0
     chore_s: float = 0.05
+    let_go_s: float = 5.0
 
 
 def batched(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:

@@ -60,6 +60,10 @@ def database_away(error: BaseException) -> None:
     log.error("database: away, nothing is dispatched until it is back: %s", error)
 
 
+def let_go() -> None:
+    log.debug("database: still away; the lock is given back, so that a beat that reaches it can go on")
+
+
 def database_back(seconds: float) -> None:
     log.info("database: back after %.1f s", seconds)
 

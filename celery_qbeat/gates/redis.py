@@ -152,9 +152,14 @@ class RedisGate:
 
     def yield_(self) -> None:
         """Give the lock back and leave it to the others until one had it, or for one TTL if there is none."""
-        self._lease = None
         self._yielded_until = self._clock.monotonic() + self._ttl_s
+        self.let_go()
+
+    def let_go(self) -> bool:
+        """Give the lock back, True if it was held; the next `hold` asks for it as any other beat does."""
+        held, self._lease = self._lease is not None, None
         self._give_back("")
+        return held
 
     def release(self) -> None:
         """Give the lock back at once and stop being listed. If Redis is away, the lock ends by itself after its TTL."""

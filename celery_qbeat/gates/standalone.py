@@ -25,6 +25,10 @@ class StandaloneGate:
         """Stand by from now on: a newer beat is at work."""
         self._lease = None
 
+    def let_go(self) -> bool:
+        """False: there is nobody to try in its place."""
+        return False
+
     def release(self) -> None:
         """There is nobody to give it to."""
 

@@ -42,6 +42,8 @@ class Faults:
     database: Database
 
     def __init__(self) -> None:
+        self.cut_off = False
+        """Whether this session alone cannot reach the server."""
         self._faults: dict[tuple[str, str], list[QbeatError | type[QbeatError]]] = {}
 
     def fail_next(
@@ -67,6 +69,8 @@ class Faults:
     def _fail(self, method: str, when: str) -> None:
         if self.database.down and method != "close":
             raise Unavailable("the database is down")
+        if self.cut_off and method != "close":
+            raise Unavailable("the database cannot be reached")
         waiting = self._faults.get((method, when))
         if waiting:
             raise waiting.pop(0)

@@ -31,6 +31,10 @@ class OpenGate:
     def yield_(self) -> None:
         self.open = self._held = False
 
+    def let_go(self) -> bool:
+        held, self._held = self._held, False
+        return held
+
     def release(self) -> None:
         self.released = True
 

@@ -151,6 +151,32 @@ def test_a_writer_that_alone_loses_redis_sends_nothing_after_its_trust_ended(
         scene.finish()
 
 
+def test_a_writer_that_alone_loses_the_database_leaves_the_lock_to_a_standby(
+    make_scene: MakeScene, own_redis: OwnRedis, own_postgres: Callable[..., PostgreSQL]
+) -> None:
+    database, gate = own_postgres(), own_redis()
+    url = database.url_of(database.create_database())
+    scene = make_scene(url, lock_ttl=LONG_S)
+    scene.insert(20, "interval", "1")
+    with Proxy(database.port) as proxy:
+        scene.project.configure(qbeat_database_url=url.replace(f":{database.port}/", f":{proxy.port}/"))
+        first = scene.writer(gate.url)
+        scene.project.configure(qbeat_database_url=url)
+        second = scene.standby(gate.url)
+        scene.wait_more()
+        proxy.lead_to(None)
+        since = time.monotonic()
+        second.wait_output("beat: writer", LONG_S / 2)
+        tell("the standby writes after", since)
+        scene.wait_epoch(2)
+        proxy.lead_to(database.port)
+        first.wait_output("database: back(.|\n)*follower: jobs paused")
+        scene.wait_more(30)
+        scene.finish()
+    assert times_seen(first, "database: ") == 2
+    assert times_seen(second, "database: ") == 0
+
+
 def test_an_emptied_redis_ends_nobody(make_scene: MakeScene, own_redis: OwnRedis) -> None:
     gate = own_redis()
     scene = make_scene()

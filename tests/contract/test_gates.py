@@ -71,6 +71,13 @@ def test_release_may_be_called_twice_and_before_anything_else(gate: Gate) -> Non
     gate.release()
 
 
+def test_a_gate_that_let_go_holds_again_when_nobody_else_wants(gate: Gate) -> None:
+    gate.let_go()
+    held(gate)
+    gate.let_go()
+    held(gate)
+
+
 def test_a_gate_describes_itself(gate: Gate) -> None:
     assert gate.describe()
 
@@ -114,6 +121,18 @@ def test_after_a_release_the_other_holds_at_once(redis_url: str, gate_at: GateMa
     held(first)
     assert second.hold() is None
     first.release()
+    held(second)
+
+
+def test_a_lock_that_was_let_go_is_anybodys(redis_url: str, gate_at: GateMaker) -> None:
+    first, second = gate_at(redis_url), gate_at(redis_url)
+    term = held(first).term
+    assert first.let_go()
+    assert held(first).term != term
+    assert first.let_go()
+    held(second)
+    assert first.hold() is None
+    assert not first.let_go()
     held(second)
 
 

@@ -168,6 +168,8 @@ class History:
             setattr(world.rates, name, 0.0)
         self.database.down = self.broker.away = self.server.split = False
         self.server.away_for.clear()
+        for beat in world.alive:
+            beat.cut_off = False
         self.broker.bad.clear()
         if self.standalone or not world.alive:
             self.start_beat()
@@ -284,6 +286,13 @@ class History:
         self.world.say("--- the database is down")
         self.for_a_while(lambda: setattr(self.database, "down", True), lambda: setattr(self.database, "down", False))
 
+    def cut_off(self) -> None:
+        """One beat loses its way to the database."""
+        if self.world.alive:
+            beat = self.rng.choice(self.world.alive)
+            self.world.say(f"--- {beat.name} cannot reach the database")
+            self.for_a_while(lambda: setattr(beat, "cut_off", True), lambda: setattr(beat, "cut_off", False))
+
     def lose_broker(self) -> None:
         self.world.say("--- the broker is down")
         self.for_a_while(lambda: setattr(self.broker, "away", True), lambda: setattr(self.broker, "away", False))
@@ -320,6 +329,7 @@ EVENTS: Sequence[Callable[[History], None]] = (
     History.split_lock,
     History.lose_lock_server,
     History.lose_database,
+    History.cut_off,
     History.lose_broker,
     History.lose_broker,
     History.spoil_payload,

@@ -75,8 +75,13 @@ class SimGate:
     def yield_(self) -> None:
         self._beat.world.step(self._beat, "yields the lock")
         self._yielded_until = self._beat.monotonic() + self._ttl_s
-        self._lease = None
+        self.let_go()
+
+    def let_go(self) -> bool:
+        self._beat.world.step(self._beat, "gives the lock back")
+        held, self._lease = self._lease is not None, None
         self.release()
+        return held
 
     def release(self) -> None:
         lock = self._server.of(self._beat)

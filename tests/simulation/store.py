@@ -53,14 +53,14 @@ class SimStore(MemoryStore):
     def _step(self, what: str) -> None:
         beat = self.link.beat
         beat.world.step(beat, what)
-        if beat.world.rng.random() < beat.world.rates.store:
+        if beat.cut_off or beat.world.rng.random() < beat.world.rates.store:
             beat.world.say(f"--- the database is away for {beat.name}")
             raise Unavailable("connection refused")
 
     def _write(self, name: str, plain: Callable[[], Any], args: Sequence[Any]) -> Any:
         beat, world = self.link.beat, self.link.beat.world
         world.step(beat, f"writes: {name}")
-        if self.database.down:
+        if self.database.down or beat.cut_off:
             raise Unavailable("the database is down")
         if name == "claim" and world.rng.random() < world.rates.race:
             return self._pass_over(args)

@@ -39,6 +39,7 @@ class Beat:
         self.skew_us = skew_us
         self.dead = False
         self.idle = False
+        self.cut_off = False
         self.parked = True
         self.engine: Any = None
         self._turn = threading.Lock()
