@@ -51,7 +51,7 @@ class Gate(Protocol):
         """Give the lock back because a newer epoch exists, and do not take it again before another had it."""
 
     def let_go(self) -> bool:
-        """Give the lock back for others to try; whether there was one to give. `hold` may take it again. Never raises."""
+        """Give the lock back for others to try; whether it was held. `hold` may take it again. Never raises."""
 
     def release(self) -> None:
         """Give the lock back at the end, if it is still one's own. Never raises."""
