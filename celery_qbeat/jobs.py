@@ -137,6 +137,8 @@ class Run:
     collapsed: int = 0
     detail: str = ""
     lease_until_us: int | None = None
+    resend: bool = False
+    """Whether its row wants it sent again when nobody knows whether it was sent."""
 
 
 def task_id(instance: str, job_id: str, slot_us: int) -> str:

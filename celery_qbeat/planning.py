@@ -296,4 +296,5 @@ def _run(
         collapsed=collapsed,
         detail=detail,
         lease_until_us=lease_until(job, moment.now_us) if verdict is Verdict.CLAIMED else None,
+        resend=job.on_doubt == "resend" and verdict is Verdict.CLAIMED,
     )

@@ -123,6 +123,7 @@ class Flight:
     claimed_us: int = 0
     sent_us: int | None = None
     by_hand: bool = False
+    resend: bool = False
 
 
 @dataclass(frozen=True, slots=True)

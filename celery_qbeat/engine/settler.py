@@ -24,7 +24,7 @@ def settle(parts: Parts, desk: Desk, now: int) -> None:
                 ends.append(End(flight.task_id, Verdict.LOST, "the beat that ran it is gone"))
             elif flight.sent_us is not None or flight.epoch >= desk.epoch:
                 _take_off(desk, flight)
-            elif (job := resendable(parts, desk, flight.job_id, by_hand=flight.by_hand)) is not None:
+            elif flight.resend and (job := resendable(parts, desk, flight.job_id, by_hand=flight.by_hand)) is not None:
                 report.in_doubt(flight.job_id, flight.slot_us, flight.task_id, True)
                 _take_off(desk, flight)
                 desk.resends[flight.task_id] = (flight.batch_id or 0, Shipment(job, _run(flight), flight.by_hand))
@@ -57,7 +57,7 @@ def _is_chore(parts: Parts, desk: Desk, job_id: str) -> bool:
 
 def _run(flight: Flight) -> Run:
     late = max(0, flight.claimed_us - flight.slot_us)
-    return Run(flight.job_id, flight.slot_us, flight.task_id, Verdict.CLAIMED, late)
+    return Run(flight.job_id, flight.slot_us, flight.task_id, Verdict.CLAIMED, late, resend=True)
 
 
 def _take_off(desk: Desk, flight: Flight) -> None:

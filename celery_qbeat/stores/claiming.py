@@ -82,6 +82,7 @@ RUN_COLUMNS = (
     "collapsed",
     "detail",
     "by_hand",
+    "resend",
 )
 _STATE_COLUMNS = (
     "job_id",
@@ -111,6 +112,7 @@ def run_row(run: Run, claim: Claim, batch: Batch) -> tuple[Any, ...]:
         run.collapsed,
         clean(run.detail),
         claim.expected_us is None,
+        run.resend,
     )
 
 

@@ -172,7 +172,18 @@ def flights(connection: sa.Connection, after: Flight | None, after_id: int) -> S
     return [(row.id, _flight(row, epochs.get(row.batch_id, 0))) for row in found]
 
 
-_FLIGHT = ("id", "task_id", "job_id", "slot_us", "lease_until_us", "batch_id", "claimed_us", "sent_us", "by_hand")
+_FLIGHT = (
+    "id",
+    "task_id",
+    "job_id",
+    "slot_us",
+    "lease_until_us",
+    "batch_id",
+    "claimed_us",
+    "sent_us",
+    "by_hand",
+    "resend",
+)
 
 
 def _flight(row: sa.Row[Any], epoch: int) -> Flight:
@@ -186,6 +197,7 @@ def _flight(row: sa.Row[Any], epoch: int) -> Flight:
         claimed_us=row.claimed_us,
         sent_us=row.sent_us,
         by_hand=bool(row.by_hand),
+        resend=bool(row.resend),
     )
 
 

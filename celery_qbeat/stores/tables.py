@@ -215,6 +215,7 @@ runs = _table(
     _count("collapsed", sa.BigInteger),
     _text_column("detail"),
     _flag("by_hand", False),
+    _flag("resend", False),
     sa.UniqueConstraint("task_id", name="qbeat_runs_task"),
     # Slot first: new entries go to the end of the index.
     sa.UniqueConstraint("slot_us", "job_id", name="qbeat_runs_slot"),
@@ -223,6 +224,7 @@ runs = _table(
     # Finds the runs in flight: a run that ended has no lease.
     sa.Index("qbeat_runs_lease", "lease_until_us", "id"),
     _is_flag("qbeat_runs", "by_hand"),
+    _is_flag("qbeat_runs", "resend"),
 )
 
 batches = _table(

@@ -53,6 +53,7 @@ class Entry:
     collapsed: int = 0
     detail: str = ""
     by_hand: bool = False
+    resend: bool = False
     sent_us: int | None = None
     finished_us: int | None = None
     lease_until_us: int | None = None

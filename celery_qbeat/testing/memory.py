@@ -183,6 +183,7 @@ class MemoryStore(Edits, Faults):
             collapsed=run.collapsed,
             detail=run.detail,
             by_hand=by_hand,
+            resend=run.resend,
             finished_us=None if open_ else now_us,
             lease_until_us=lease if open_ else None,
         )
@@ -365,4 +366,5 @@ def _flight(entry: Entry) -> Flight:
         claimed_us=entry.claimed_us,
         sent_us=entry.sent_us,
         by_hand=entry.by_hand,
+        resend=entry.resend,
     )

@@ -207,7 +207,7 @@ def test_flights_are_the_runs_without_an_end_with_the_epoch_that_claimed_them(ri
     rig.store.sent(epoch, batch, [second], T0 + 5, closes=False)
     rig.store.conclude(epoch, [End(third, Verdict.SUCCEEDED)], T0 + 6)
     rig.epoch = rig.store.take_epoch("here:1", T0)
-    hand = rig.claim_of("a", rig.run("a", T0 + 7, lease_until_us=T0 + 8), expected_us=None, next_us=None)
+    hand = rig.claim_of("a", rig.run("a", T0 + 7, lease_until_us=T0 + 8, resend=True), expected_us=None, next_us=None)
     rig.claim(hand)
     flights = {flight.task_id: flight for part in rig.store.flights() for flight in part}
     assert set(flights) == {first, second, hand.runs[0].task_id}
@@ -218,6 +218,7 @@ def test_flights_are_the_runs_without_an_end_with_the_epoch_that_claimed_them(ri
     assert flights[second].sent_us == T0 + 5
     by_hand = flights[hand.runs[0].task_id]
     assert (by_hand.epoch, by_hand.by_hand, by_hand.lease_until_us) == (rig.epoch, True, T0 + 8)
+    assert [one.resend, by_hand.resend] == [False, True]
 
 
 def test_many_flights_come_in_parts_each_once(rig: Rig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -14,6 +15,9 @@ import pymysql
 
 from tests.servers.base import Server, ServerMissing
 from tests.servers.users import User, not_root
+
+DRIVER = os.environ.get("QBEAT_TEST_MYSQL_DRIVER", "pymysql")
+"""`mysqldb` runs the same tests through mysqlclient, where that is installed."""
 
 _names = itertools.count(1)
 _PATH_OF_ROOT = "/usr/sbin:/usr/local/sbin"
@@ -51,7 +55,7 @@ class MariaDB(Server):
 
     def url_of(self, database: str, user: str = "root") -> str:
         """SQLAlchemy's URL of a database."""
-        return f"mysql+pymysql://{user}@127.0.0.1:{self.port}/{database}?charset=utf8mb4"
+        return f"mysql+{DRIVER}://{user}@127.0.0.1:{self.port}/{database}?charset=utf8mb4"
 
     @property
     def data(self) -> Path:

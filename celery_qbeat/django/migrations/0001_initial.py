@@ -230,6 +230,7 @@ class Migration(migrations.Migration):
                 ("collapsed", fields.Count(db_default=0, verbose_name="collapsed")),
                 ("detail", fields.Text(db_default="", verbose_name="detail")),
                 ("by_hand", fields.Flag(db_default=False, verbose_name="by hand")),
+                ("resend", fields.Flag(db_default=False, verbose_name="sent again when in doubt")),
             ],
             options={
                 "verbose_name": "run",

@@ -93,6 +93,7 @@ class Run(Machine):
     collapsed = Count("collapsed", db_default=0)
     detail = Text("detail", db_default="")
     by_hand = Flag("by hand", db_default=False)
+    resend = Flag("sent again when in doubt", db_default=False)
 
     class Meta(Machine.Meta):
         db_table = "qbeat_runs"

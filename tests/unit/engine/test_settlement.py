@@ -49,6 +49,30 @@ def test_a_beat_that_dies_around_a_dispatch_leaves_nothing_open(point: str, on_d
     assert all(batch.sent_us is not None for batch in rig.store.database.batches.values())
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize(("before", "after"), [("drop", "resend"), ("resend", "drop"), ("resend", "resend")])
+def test_a_doubtful_run_is_sent_again_only_if_its_row_wanted_that_when_it_was_claimed_and_wants_it_now(
+    before: str, after: str, by_hand: bool
+) -> None:
+    rig = Rig()
+    rig.insert("j", "interval", "3600", on_doubt=before, enabled=not by_hand)
+    rig.tick()
+    if by_hand:
+        rig.store.ask("j", rig.clock.now_us())
+    else:
+        rig.clock.advance(3600)
+    rig.parts["fail_point"] = dying_at("published")
+    rig.restart()
+    with pytest.raises(Died):
+        rig.tick()
+    rig.store.update("j", on_doubt=after)
+    rig.parts["fail_point"] = lambda _: None
+    rig.restart(down_for=5)
+    rig.run(5)
+    assert rig.verdicts()[-1] == ("sent" if before == after else "in doubt")
+    assert len(rig.slots()) == (0 if by_hand else 1) + (2 if before == after else 1)
+
+
 def test_a_beat_that_dies_in_the_middle_of_a_batch_leaves_only_its_last_chunk_in_doubt() -> None:
     rig = Rig(fail_point=dying_at("published", 3), limits=Limits(chunk=2))
     for number in range(10):

@@ -189,9 +189,10 @@ def _ledger() -> None:
         _need("collapsed", BIG, "0"),
         _long("detail"),
         _flag("by_hand", False),
+        _flag("resend", False),
         sa.UniqueConstraint("task_id", name="qbeat_runs_task"),
         sa.UniqueConstraint("slot_us", "job_id", name="qbeat_runs_slot"),
-        *_flags("qbeat_runs", "by_hand"),
+        *_flags("qbeat_runs", "by_hand", "resend"),
         indexes={
             "qbeat_runs_job": ["job_id", "slot_us"],
             "qbeat_runs_batch": ["batch_id"],
