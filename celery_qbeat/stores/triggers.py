@@ -1,7 +1,7 @@
 """The triggers that note changes of people's tables, and the view for people: SQL for each database.
 
-`create` and `drop` are lists of statements that may be run again and again, one at a time. They import nothing, so
-that every tool which owns the schema (Alembic here, Django there) can run them; each tool runs `create` after its
+`create` and `drop` are lists of statements that may be run again and again, one at a time. They import nothing of ours,
+so that every tool which owns the schema (Alembic here, Django there) can run them; each tool runs `create` after its
 last migration, because SQLite drops triggers silently when a table is rebuilt.
 
 What the triggers write into `qbeat_changes`: op I, U, D with the job's id (a renamed row: D and U), W with a worker's
@@ -13,6 +13,8 @@ a reader looks at the row.
 # ruff: noqa: S608
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 JOB_COLUMNS = (
     "id, fn, schedule_kind, schedule, worker, args, kwargs, enabled, timezone, days_only, days_skip, dates_skip, "
@@ -35,7 +37,7 @@ def create(dialect: str, schema: str = "public") -> list[str]:
     dropped, where that keeps the rights granted on it.
     """
     if dialect == "postgresql":
-        return _postgresql(_quoted(schema))
+        return _PostgreSQL(_quoted(schema)).all()
     make = {"sqlite": _sqlite, "mysql": _mysql, "mariadb": _mysql}[dialect]
     return [*_drop_triggers(), *make()]
 
@@ -143,6 +145,9 @@ _PG_NOW = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 _PG_FUNCTIONS = ("qbeat_jobs_rev", "qbeat_jobs_log", "qbeat_jobs_ren", "qbeat_workers_log", "qbeat_requests_log")
 
 
+_NEW = "REFERENCING NEW TABLE AS qbeat_new"
+
+
 def _postgresql_drop(schema: str) -> list[str]:
     # CASCADE takes the triggers along.
     functions = [f"DROP FUNCTION IF EXISTS {schema}.{name}() CASCADE" for name in _PG_FUNCTIONS]
@@ -153,65 +158,69 @@ def _postgresql_drop(schema: str) -> list[str]:
     ]
 
 
-def _postgresql(schema: str) -> list[str]:
-    changes = f"{schema}.qbeat_changes (job_id, op, at_us, txid)"
-    literal = schema.replace("'", "''")
-    tail = f"{_PG_NOW}, pg_current_xact_id()::text::bigint"
+@dataclass(frozen=True, slots=True)
+class _PostgreSQL:
+    """The statements for the tables of one schema, its name quoted."""
 
-    def function(name: str, body: str) -> str:
+    schema: str
+
+    def all(self) -> list[str]:
+        schema, literal = self.schema, self.schema.replace("'", "''")
+        names = {"jobs": f"{schema}.qbeat_jobs", "state": f"{schema}.qbeat_state", "now": _PG_NOW, "no": "false"}
+        old_id = self.note("VALUES (to_jsonb(OLD) ->> TG_ARGV[0], TG_ARGV[1], {tail})")
+        return [
+            f"CREATE SEQUENCE IF NOT EXISTS {schema}.qbeat_rev_seq",
+            self.function("qbeat_jobs_rev", f"NEW.rev := nextval('{literal}.qbeat_rev_seq'); RETURN NEW;"),
+            self.function("qbeat_jobs_log", self.log("left(TG_OP, 1)", "id")),
+            self.function("qbeat_workers_log", self.log("'W'", "name")),
+            self.function("qbeat_requests_log", self.log("'R'", "job_id")),
+            self.function("qbeat_jobs_ren", f"{old_id}; RETURN NULL;"),
+            *self.trigger("qbeat_jobs", "rev", "BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW", "qbeat_jobs_rev()"),
+            *self.logged("qbeat_jobs"),
+            *self.renamed("qbeat_jobs", "id", "D"),
+            *self.logged("qbeat_workers"),
+            *self.renamed("qbeat_workers", "name", "W"),
+            *self.statement("qbeat_requests", "ins", "INSERT", _NEW),
+            f"CREATE OR REPLACE VIEW {schema}.qbeat_status AS" + _STATUS.format(**names),
+            self.note("VALUES (NULL, 'T', {tail})"),
+        ]
+
+    def note(self, lines: str) -> str:
+        tail = f"{_PG_NOW}, pg_current_xact_id()::text::bigint"
+        return f"INSERT INTO {self.schema}.qbeat_changes (job_id, op, at_us, txid) " + lines.format(tail=tail)
+
+    def log(self, op: str, column: str) -> str:
+        # Never joins old with new: PL/pgSQL keeps the first call's plan, which takes minutes for a bulk edit.
+        none = self.note("VALUES (NULL, 'T', {tail})")
+        old = self.note(f"SELECT o.{column}, {op}, {{tail}} FROM qbeat_old o")
+        new = self.note(f"SELECT n.{column}, {op}, {{tail}} FROM qbeat_new n")
+        return f"IF TG_OP = 'TRUNCATE' THEN {none}; ELSIF TG_OP = 'DELETE' THEN {old}; ELSE {new}; END IF; RETURN NULL;"
+
+    def function(self, name: str, body: str) -> str:
         # SECURITY DEFINER: who edits jobs needs no right on the log. The path is fixed, so nobody can slip in a table.
         return (
-            f"CREATE OR REPLACE FUNCTION {schema}.{name}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER "
-            f"SET search_path = {schema}, pg_temp AS $qbeat$ BEGIN {body} END $qbeat$"
+            f"CREATE OR REPLACE FUNCTION {self.schema}.{name}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER "
+            f"SET search_path = {self.schema}, pg_temp AS $qbeat$ BEGIN {body} END $qbeat$"
         )
 
-    def log(op: str, column: str) -> str:
-        # Never joins old with new: PL/pgSQL keeps the first call's plan, which takes minutes for a bulk edit.
-        return (
-            f"IF TG_OP = 'TRUNCATE' THEN INSERT INTO {changes} VALUES (NULL, 'T', {tail}); "
-            f"ELSIF TG_OP = 'DELETE' THEN INSERT INTO {changes} SELECT o.{column}, {op}, {tail} FROM qbeat_old o; "
-            f"ELSE INSERT INTO {changes} SELECT n.{column}, {op}, {tail} FROM qbeat_new n; END IF; RETURN NULL;"
-        )
-
-    def trigger(table: str, name: str, timing: str, call: str) -> list[str]:
-        when = timing.format(table=f"{schema}.{table}")
+    def trigger(self, table: str, name: str, timing: str, call: str) -> list[str]:
+        when = timing.format(table=f"{self.schema}.{table}")
         return [
-            f"DROP TRIGGER IF EXISTS {table}_{name} ON {schema}.{table}",
-            f"CREATE TRIGGER {table}_{name} {when} EXECUTE FUNCTION {schema}.{call}",
+            f"DROP TRIGGER IF EXISTS {table}_{name} ON {self.schema}.{table}",
+            f"CREATE TRIGGER {table}_{name} {when} EXECUTE FUNCTION {self.schema}.{call}",
         ]
 
-    def statement(table: str, name: str, event: str, rows: str = "") -> list[str]:
-        return trigger(table, name, f"AFTER {event} ON {{table}} {rows} FOR EACH STATEMENT", f"{table}_log()")
+    def statement(self, table: str, name: str, event: str, rows: str = "") -> list[str]:
+        return self.trigger(table, name, f"AFTER {event} ON {{table}} {rows} FOR EACH STATEMENT", f"{table}_log()")
 
-    def statements(table: str) -> list[str]:
+    def logged(self, table: str) -> list[str]:
         return [
-            *statement(table, "ins", "INSERT", "REFERENCING NEW TABLE AS qbeat_new"),
-            *statement(table, "upd", "UPDATE", "REFERENCING NEW TABLE AS qbeat_new"),
-            *statement(table, "del", "DELETE", "REFERENCING OLD TABLE AS qbeat_old"),
-            *statement(table, "trn", "TRUNCATE"),
+            *self.statement(table, "ins", "INSERT", _NEW),
+            *self.statement(table, "upd", "UPDATE", _NEW),
+            *self.statement(table, "del", "DELETE", "REFERENCING OLD TABLE AS qbeat_old"),
+            *self.statement(table, "trn", "TRUNCATE"),
         ]
 
-    def renamed(table: str, column: str, op: str) -> list[str]:
+    def renamed(self, table: str, column: str, op: str) -> list[str]:
         timing = f"AFTER UPDATE OF {column} ON {{table}} FOR EACH ROW WHEN (OLD.{column} IS DISTINCT FROM NEW.{column})"
-        return trigger(table, "ren", timing, f"qbeat_jobs_ren('{column}', '{op}')")
-
-    return [
-        f"CREATE SEQUENCE IF NOT EXISTS {schema}.qbeat_rev_seq",
-        function("qbeat_jobs_rev", f"NEW.rev := nextval('{literal}.qbeat_rev_seq'); RETURN NEW;"),
-        function("qbeat_jobs_log", log("left(TG_OP, 1)", "id")),
-        function("qbeat_workers_log", log("'W'", "name")),
-        function("qbeat_requests_log", log("'R'", "job_id")),
-        function(
-            "qbeat_jobs_ren",
-            f"INSERT INTO {changes} VALUES (to_jsonb(OLD) ->> TG_ARGV[0], TG_ARGV[1], {tail}); RETURN NULL;",
-        ),
-        *trigger("qbeat_jobs", "rev", "BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW", "qbeat_jobs_rev()"),
-        *statements("qbeat_jobs"),
-        *renamed("qbeat_jobs", "id", "D"),
-        *statements("qbeat_workers"),
-        *renamed("qbeat_workers", "name", "W"),
-        *statement("qbeat_requests", "ins", "INSERT", "REFERENCING NEW TABLE AS qbeat_new"),
-        f"CREATE OR REPLACE VIEW {schema}.qbeat_status AS"
-        + _STATUS.format(jobs=f"{schema}.qbeat_jobs", state=f"{schema}.qbeat_state", now=_PG_NOW, no="false"),
-        f"INSERT INTO {changes} VALUES (NULL, 'T', {tail})",
-    ]
+        return self.trigger(table, "ren", timing, f"qbeat_jobs_ren('{column}', '{op}')")
