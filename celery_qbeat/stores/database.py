@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
-from celery_qbeat.stores import claiming, tables
+from celery_qbeat.stores import claiming, ledger, tables
 from celery_qbeat.stores.claiming import Batch
 from celery_qbeat.stores.connection import Link, Trouble
+from celery_qbeat.stores.ledger import Sent
 
 RELOAD_ABOVE = 50_000
 """When more rows than this changed between two polls, all are read again, in parts."""
@@ -91,6 +92,10 @@ class Database(ABC):
     def claim(self, link: Link, batch: Batch) -> frozenset[str]:
         """See `Store.claim`; each job at most once."""
         return link.write(lambda connection: claiming.claim(connection, self.put, batch))
+
+    def sent(self, link: Link, mark: Sent) -> None:
+        """See `Store.sent`."""
+        link.write(lambda connection: ledger.sent(connection, mark))
 
     @abstractmethod
     def cursor(self, connection: sa.Connection) -> Any:

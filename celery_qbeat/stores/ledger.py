@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,23 +17,32 @@ from celery_qbeat.stores.leader import fence
 FLIGHTS_A_PART = 2_000
 
 
-def sent(
-    connection: sa.Connection, epoch: int, batch_id: int, task_ids: Sequence[str], now_us: int, *, closes: bool
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The arguments of `Store.sent`."""
+
+    epoch: int
+    batch_id: int
+    task_ids: Sequence[str]
+    now_us: int
+    closes: bool
+
+
+def sent(connection: sa.Connection, mark: Sent) -> None:
     """See `Store.sent`."""
-    fence(connection, epoch)
+    fence(connection, mark.epoch)
     runs, state, batches = tables.runs, tables.state, tables.batches
-    for part in chunks(task_ids):
-        of_batch = sa.and_(among(connection, runs.c.task_id, part), runs.c.batch_id == batch_id)
+    for part in chunks(mark.task_ids):
+        of_batch = sa.and_(among(connection, runs.c.task_id, part), runs.c.batch_id == mark.batch_id)
         verdict = sa.case((runs.c.verdict == Verdict.CLAIMED, Verdict.SENT.value), else_=runs.c.verdict)
-        connection.execute(sa.update(runs).where(of_batch).values(sent_us=now_us, verdict=verdict))
+        connection.execute(sa.update(runs).where(of_batch).values(sent_us=mark.now_us, verdict=verdict))
         # Two statements: MariaDB would look through all states for a subquery in an UPDATE.
         jobs = connection.execute(sa.select(runs.c.job_id).where(of_batch).order_by(runs.c.job_id)).scalars().all()
         claimed = sa.and_(among(connection, state.c.job_id, jobs), state.c.last_verdict == Verdict.CLAIMED)
         connection.execute(sa.update(state).where(claimed).values(last_verdict=Verdict.SENT.value))
-    if closes:
-        is_open = sa.and_(batches.c.batch_id == batch_id, batches.c.sent_us.is_(None))
-        connection.execute(sa.update(batches).where(is_open).values(sent_us=now_us))
+    if mark.closes:
+        is_open = sa.and_(batches.c.batch_id == mark.batch_id, batches.c.sent_us.is_(None))
+        connection.execute(sa.update(batches).where(is_open).values(sent_us=mark.now_us))
 
 
 # ---------------------------------------------------------------- release

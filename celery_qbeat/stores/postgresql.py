@@ -18,6 +18,7 @@ from celery_qbeat.stores.claiming import RUN_COLUMNS, Batch, run_row
 from celery_qbeat.stores.connection import Link, Trouble
 from celery_qbeat.stores.database import RELOAD_ABOVE, Audit, Database, Entry, Poll, audit_query, raise_floor
 from celery_qbeat.stores.leader import fenced
+from celery_qbeat.stores.ledger import Sent
 
 MOST_LINES = 2 * RELOAD_ABOVE
 
@@ -100,6 +101,21 @@ class PostgreSQL(Database):
         if not leads:
             raise link.read(fenced)
         return frozenset(lost) | frozenset(taken) | _without_a_run(batch.claims, frozenset(taken))
+
+    def sent(self, link: Link, mark: Sent) -> None:
+        """In one statement, as `claim`."""
+        arguments = {
+            "epoch": mark.epoch,
+            "batch": mark.batch_id,
+            "ids": list(mark.task_ids),
+            "now": mark.now_us,
+            "closes": mark.closes,
+        }
+        leads = link.statement(
+            lambda connection: connection.execute(_SENT, arguments).scalar_one(), before=_NO_LOOPS, after=_LOOPS
+        )
+        if not leads:
+            raise link.read(fenced)
 
     def cursor(self, connection: sa.Connection) -> Cursor:
         return Cursor(connection.execute(_SNAPSHOT).scalar_one())
@@ -239,6 +255,24 @@ SELECT (SELECT count(*) FROM lead),
              AND (task_id IN (SELECT task_id FROM ins)) IS NOT TRUE)
 """.replace("{arrays}", ", ".join(_RUN_TYPES)).replace("{columns}", ", ".join(RUN_COLUMNS))
 )
+
+
+# An array, not a join: the states are found by their index, however many there are.
+_SENT = sa.text("""
+WITH lead AS MATERIALIZED (
+  SELECT 1 FROM qbeat_leader WHERE id = 1 AND epoch = :epoch FOR SHARE),
+run AS (
+  UPDATE qbeat_runs SET sent_us = :now, verdict = CASE verdict WHEN 'claimed' THEN 'sent' ELSE verdict END
+  WHERE EXISTS (SELECT 1 FROM lead) AND task_id = ANY(CAST(:ids AS text[])) AND batch_id = :batch
+  RETURNING job_id),
+upd AS (
+  UPDATE qbeat_state SET last_verdict = 'sent'
+  WHERE last_verdict = 'claimed' AND job_id = ANY(ARRAY(SELECT job_id FROM run))),
+bat AS (
+  UPDATE qbeat_batches SET sent_us = :now
+  WHERE EXISTS (SELECT 1 FROM lead) AND CAST(:closes AS boolean) AND batch_id = :batch AND sent_us IS NULL)
+SELECT count(*) FROM lead
+""")
 
 
 def _claim_arguments(batch: Batch) -> dict[str, Any]:

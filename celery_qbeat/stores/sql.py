@@ -234,7 +234,7 @@ class SqlStore:
         return frozenset(lost)
 
     def sent(self, epoch: int, batch_id: int, task_ids: Sequence[str], now_us: int, *, closes: bool) -> None:
-        self._link.write(lambda connection: ledger.sent(connection, epoch, batch_id, task_ids, now_us, closes=closes))
+        self._database.sent(self._link, ledger.Sent(epoch, batch_id, task_ids, now_us, closes))
 
     def release(self, epoch: int, batch_id: int, releases: Sequence[Release]) -> None:
         self._link.write(lambda connection: ledger.release(connection, epoch, batch_id, releases))
