@@ -17,7 +17,9 @@ from celery_qbeat.ports import Clock, Lease
 
 log = logging.getLogger("celery_qbeat")
 
-SHORTEST_TTL_S = 1.0
+SHORTEST_TTL_S = 2.0
+"""Asking the workers whether they still have a run takes a second, and the lock is not renewed meanwhile."""
+
 POLLS_PER_TTL = 3
 SEEN_FOR_S = 60.0
 

@@ -362,7 +362,7 @@ def test_after_sigkill_of_the_holder_another_holds_within_ttl_and_poll(redis_url
         import time
         from celery_qbeat.gates import RedisGate
         from tests.contract.making_gates import Stopwatch
-        gate = RedisGate({redis_url!r}, "test", 1.0, 0.1, "victim", clock=Stopwatch())
+        gate = RedisGate({redis_url!r}, "test", 2.0, 0.1, "victim", clock=Stopwatch())
         while True:
             if gate.hold():
                 print("held", flush=True)
@@ -373,7 +373,7 @@ def test_after_sigkill_of_the_holder_another_holds_within_ttl_and_poll(redis_url
     with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, cwd=root) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
-        gate = gate_at(redis_url, ttl_s=1.0)
+        gate = gate_at(redis_url, ttl_s=2.0)
         assert gate.hold() is None
         os.kill(process.pid, signal.SIGKILL)
         wait_for(gate.hold, 5, every=0.1)
@@ -383,7 +383,7 @@ def test_after_sigkill_of_the_holder_another_holds_within_ttl_and_poll(redis_url
     ("ttl_s", "poll_s", "way"),
     [
         (2.0, 1.0, "a lock of 3 s or longer or polls of 0.666667 s or shorter"),
-        (0.5, 0.1, "a lock of 1 s or longer$"),
+        (1.9, 0.1, "a lock of 2 s or longer$"),
         (10, 60, "a lock of 180 s or longer or polls of 3.33333 s or shorter"),
     ],
 )
