@@ -22,6 +22,9 @@ Further back they are planned again, for nobody knows which of them were decided
 PASS_LIMIT = 1_000
 """The most slots of one job that `catch_up=all` decides in one pass."""
 
+CLAIM_LIMIT = 100
+"""The most of them that it sends: what is claimed together is in doubt together when the beat dies."""
+
 IN_FLIGHT_DETAIL = "previous run still in flight"
 
 OVERTAKEN_DETAIL = "the row changed before this slot, and any later one, was decided"
@@ -238,12 +241,14 @@ def _newest_run(due: Due, slot: int, collapsed: int, moment: Moment) -> Run:
 def _decide_each(due: Due, moment: Moment) -> Claim:
     job = due.job
     runs: list[Run] = []
+    sends = 0
     slot: int | None = due.expected_us
-    while slot is not None and slot <= moment.now_us and len(runs) < PASS_LIMIT:
+    while slot is not None and slot <= moment.now_us and len(runs) < PASS_LIMIT and sends < CLAIM_LIMIT:
         if _past_grace(due, slot, moment):
             runs.append(_missed(job, slot, moment, _grace_reason(job)))
         else:
             runs.append(_run(job, slot, Verdict.CLAIMED, moment))
+            sends += 1
         slot = bounded(job, job.schedule.next_after(slot))
         if job.overlap == "skip" and runs[-1].verdict is Verdict.CLAIMED:
             break

@@ -32,7 +32,7 @@ class Limits:
     """Sizes and pauses. Seconds, but for the two counts."""
 
     poll_s: float = 1.0
-    batch: int = 500
+    batch: int = 100
     chunk: int = 100
     drain_s: float = 0.2
     heartbeat_s: float = 5.0

@@ -61,6 +61,10 @@ class _Won:
         return max((run.slot_us for run in self.claim.runs if run.slot_us < first.slot_us), default=None)
 
 
+def _still_due(claim: Claim, now: int) -> bool:
+    return claim.next_us is not None and claim.next_us <= now
+
+
 class Sender:
     """Claims what is due and publishes what was won."""
 
@@ -87,7 +91,8 @@ class Sender:
         for item in won:
             self._move_on(item, now)
         all_sent = self._publish(batch_id, won, now, trusted)
-        return len(entries) == limit and bool(won) and all_sent
+        more = len(entries) == limit or any(_still_due(item.claim, now) for item in won)
+        return more and bool(won) and all_sent
 
     def _decide_all(self, entries: Sequence[Entry], now: int) -> list[_Won]:
         """What to claim. Of jobs with a backlog only as many as fit beside the others, which are published first."""

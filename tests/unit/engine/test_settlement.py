@@ -73,7 +73,23 @@ def test_a_doubtful_run_is_sent_again_only_if_its_row_wanted_that_when_it_was_cl
     assert len(rig.slots()) == (0 if by_hand else 1) + (2 if before == after else 1)
 
 
-def test_a_beat_that_dies_in_the_middle_of_a_batch_leaves_only_its_last_chunk_in_doubt() -> None:
+def test_a_beat_that_dies_in_a_burst_leaves_at_most_one_batch_in_doubt() -> None:
+    rig = Rig(fail_point=dying_at("published", 4))
+    for number in range(450):
+        rig.insert(f"j{number}", "interval", "3600")
+    for _ in range(3):
+        rig.tick()
+    with pytest.raises(Died):
+        rig.tick()
+    rig.parts["fail_point"] = lambda _: None
+    rig.restart(down_for=5)
+    rig.run(5)
+    verdicts = [str(entry.verdict) for entry in rig.store.database.ledger]
+    assert (verdicts.count("sent"), verdicts.count("in doubt")) == (350, 100)
+    assert len(rig.outbox.sent) == 450
+
+
+def test_a_beat_that_dies_between_two_chunks_leaves_those_after_the_last_mark_in_doubt() -> None:
     rig = Rig(fail_point=dying_at("published", 3), limits=Limits(chunk=2))
     for number in range(10):
         rig.insert(f"j{number}", "interval", "3600")
