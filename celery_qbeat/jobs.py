@@ -56,7 +56,7 @@ def may_end(old: Verdict, new: Verdict) -> bool:
     """Whether `new` replaces `old`: the first end stands, a failure corrects a success, knowledge corrects a guess."""
     if new in IN_FLIGHT:
         return False
-    known = new in (Verdict.SUCCEEDED, Verdict.FAILED)
+    known = new not in GUESSES
     return old in IN_FLIGHT or (old is Verdict.SUCCEEDED and new is Verdict.FAILED) or (old in GUESSES and known)
 
 

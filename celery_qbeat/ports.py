@@ -191,11 +191,12 @@ class Store(Protocol):
     def release(self, epoch: int, batch_id: int, releases: Sequence[Release]) -> None:
         """Undo claims that surely were not sent."""
 
-    def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Sequence[str]:
-        """Write ends; the task ids that changed.
+    def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Mapping[str, str]:
+        """Write ends; the runs that changed, task id to job id.
 
-        The first end stands, but a failure corrects a success, and a success or a failure corrects a run that was
-        given up (`LOST`, `IN_DOUBT`): those were guesses.
+        The first end stands, but a failure corrects a success, and any other end corrects a run that was given up
+        (`LOST`, `IN_DOUBT`): those were guesses. A correction also takes the place of the detail, and of a failure
+        that was counted.
         """
 
     def flights(self) -> Iterator[Sequence[Flight]]:

@@ -106,7 +106,14 @@ class Lander:
             return
         desk, store = self._desk, self._parts.store
         told = [self._with_lateness(end, now) for end in ends]
-        desk.owed.append(lambda epoch: store.conclude(epoch, told, now))
+        late = {end.task_id for end in ends if end.task_id not in desk.flights and end.verdict is Verdict.SUCCEEDED}
+
+        def conclude(epoch: int) -> None:
+            changed = store.conclude(epoch, told, now)
+            # Given up before, and a success after all: only the database knows whose, so lateness is reckoned then.
+            desk.suspects.update(changed[task_id] for task_id in late & changed.keys())
+
+        desk.owed.append(conclude)
         # Before it is paid: what is owed is paid before anything else is done, but nobody would land these runs again.
         for end in told:
             run = desk.land(end.task_id)

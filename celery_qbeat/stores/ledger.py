@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from celery_qbeat.jobs import FAILURES, Verdict, may_end
+from celery_qbeat.jobs import FAILURES, IN_FLIGHT, Verdict, may_end
 from celery_qbeat.ports import End, Flight, Release
 from celery_qbeat.stores import tables
 from celery_qbeat.stores.claiming import Put, among, chunks, clean
@@ -100,24 +100,32 @@ _END_COLUMNS = (
 )
 
 
-def conclude(connection: sa.Connection, put: Put, epoch: int, ends: Sequence[End], now_us: int) -> Sequence[str]:
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """An end that stands; `before`: the verdict that it replaces."""
+
+    end: End
+    before: Verdict
+    run: sa.Row[Any]
+
+
+def conclude(connection: sa.Connection, put: Put, epoch: int, ends: Sequence[End], now_us: int) -> Mapping[str, str]:
     """See `Store.conclude`."""
     fence(connection, epoch)
     found = _lock_runs(connection, [end.task_id for end in ends])
     verdicts = {task_id: Verdict(row.verdict) for task_id, row in found.items()}
-    accepted: list[End] = []
+    accepted: list[_Ended] = []
     for end in ends:
         if end.task_id in verdicts and may_end(verdicts[end.task_id], end.verdict):
+            accepted.append(_Ended(end, verdicts[end.task_id], found[end.task_id]))
             verdicts[end.task_id] = end.verdict
-            accepted.append(end)
-    _end_runs(connection, accepted, {task_id: row.id for task_id, row in found.items()}, now_us)
-    jobs = [(found[end.task_id].job_id, end) for end in accepted]
-    states = _lock_states(connection, sorted({job_id for job_id, _ in jobs}))
-    for job_id, end in jobs:
-        if job_id in states:
-            states[job_id] = _ended(states[job_id], end, now_us)
+    _end_runs(connection, accepted, now_us)
+    states = _lock_states(connection, sorted({item.run.job_id for item in accepted}))
+    for item in accepted:
+        if (job_id := item.run.job_id) in states:
+            states[job_id] = _ended(states[job_id], item, now_us)
     put(connection, tables.state, _END_COLUMNS, list(states.values()), _END_COLUMNS[1:])
-    return list(dict.fromkeys(end.task_id for end in accepted))
+    return {item.end.task_id: item.run.job_id for item in accepted}
 
 
 def _lock_runs(connection: sa.Connection, task_ids: Sequence[str]) -> dict[str, sa.Row[Any]]:
@@ -141,26 +149,29 @@ def _lock_states(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str,
     return found
 
 
-def _end_runs(connection: sa.Connection, ends: Sequence[End], numbers: dict[str, int], now_us: int) -> None:
+def _end_runs(connection: sa.Connection, ended: Sequence[_Ended], now_us: int) -> None:
     """One statement for all runs that ended alike: most succeed, and say nothing."""
     runs = tables.runs
-    alike: dict[tuple[Verdict, str], list[int]] = {}
-    for end in {end.task_id: end for end in ends}.values():
-        alike.setdefault((end.verdict, clean(end.detail)), []).append(numbers[end.task_id])
+    alike: dict[tuple[Verdict, str | None], list[int]] = {}
+    for item in {item.end.task_id: item for item in ended}.values():
+        # What was said when the run was claimed stays; what a corrected end said does not.
+        said = item.end.detail or None if item.before in IN_FLIGHT else item.end.detail
+        alike.setdefault((item.end.verdict, None if said is None else clean(said)), []).append(item.run.id)
     for (verdict, detail), ids in alike.items():
         values: dict[str, Any] = {"verdict": verdict.value, "finished_us": now_us, "lease_until_us": None}
-        if detail:
+        if detail is not None:
             values["detail"] = detail
         for part in chunks(ids):
             connection.execute(sa.update(runs).where(among(connection, runs.c.id, part)).values(values))
 
 
-def _ended(state: tuple[Any, ...], end: End, now_us: int) -> tuple[Any, ...]:
+def _ended(state: tuple[Any, ...], item: _Ended, now_us: int) -> tuple[Any, ...]:
     job_id, _, succeeded, late, _, error, failures = state
+    end = item.end
     if end.verdict is Verdict.SUCCEEDED:
         succeeded, late, error, failures = now_us, end.late_after_us, "", 0
     elif end.verdict in FAILURES:
-        error, failures = clean(end.detail) or end.verdict.value, failures + 1
+        error, failures = clean(end.detail) or end.verdict.value, failures + (item.before not in FAILURES)
     return job_id, now_us, succeeded, late, end.verdict.value, error, failures
 
 

@@ -239,12 +239,12 @@ class SqlStore:
     def release(self, epoch: int, batch_id: int, releases: Sequence[Release]) -> None:
         self._link.write(lambda connection: ledger.release(connection, epoch, batch_id, releases))
 
-    def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Sequence[str]:
-        def conclude(part: Sequence[End]) -> Sequence[str]:
+    def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Mapping[str, str]:
+        def conclude(part: Sequence[End]) -> Mapping[str, str]:
             put = self._database.put
             return self._link.write(lambda connection: ledger.conclude(connection, put, epoch, part, now_us))
 
-        return [task_id for _, changed in self._each(ends, conclude) for task_id in changed or ()]
+        return {task_id: job_id for _, part in self._each(ends, conclude) for task_id, job_id in (part or {}).items()}
 
     def flights(self) -> Iterator[Sequence[Flight]]:
         after, number = None, -1

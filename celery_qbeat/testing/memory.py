@@ -267,20 +267,21 @@ class MemoryStore(Edits, Faults):
             )
 
     @call
-    def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Sequence[str]:
+    def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Mapping[str, str]:
         self._fence(epoch)
-        changed = []
+        changed: dict[str, str] = {}
         for end in ends:
             entry = self.database.by_task.get(end.task_id)
             if entry is None or not may_end(entry.verdict, end.verdict):
                 continue
-            entry.verdict, entry.detail = end.verdict, end.detail or entry.detail
+            before, kept = entry.verdict, entry.detail if entry.verdict in IN_FLIGHT else ""
+            entry.verdict, entry.detail = end.verdict, end.detail or kept
             entry.finished_us, entry.lease_until_us = now_us, None
-            changed.append(end.task_id)
-            self._ended(entry, end, now_us)
-        return list(dict.fromkeys(changed))
+            changed[end.task_id] = entry.job_id
+            self._ended(entry, end, before, now_us)
+        return changed
 
-    def _ended(self, entry: Entry, end: End, now_us: int) -> None:
+    def _ended(self, entry: Entry, end: End, before: Verdict, now_us: int) -> None:
         state = self.database.state.get(entry.job_id)
         if state is None:
             return
@@ -291,7 +292,7 @@ class MemoryStore(Edits, Faults):
             extra.failures_in_a_row, extra.last_error = 0, ""
             state = replace(state, last_succeeded_us=now_us, late_after_us=end.late_after_us)
         elif end.verdict in FAILURES:
-            extra.failures_in_a_row += 1
+            extra.failures_in_a_row += before not in FAILURES
             extra.last_error = end.detail or end.verdict.value
         self.database.state[entry.job_id] = state
 

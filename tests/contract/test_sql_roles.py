@@ -62,7 +62,7 @@ def whole_life(store: SqlStore, insert: str) -> None:
     assert store.claim(epoch, batch, claims, T0) == frozenset()
     store.release(epoch, batch, [Release("b", ("task-b",), T0, T0 + SECOND)])
     store.sent(epoch, batch, ["task-a"], T0, closes=True)
-    assert store.conclude(epoch, [End("task-a", Verdict.SUCCEEDED)], T0) == ["task-a"]
+    assert store.conclude(epoch, [End("task-a", Verdict.SUCCEEDED)], T0) == {"task-a": "a"}
     store.beat(epoch, T0)
     store.close_batches(epoch, T0)
     store.answer(epoch, [request.id for request in store.requests()])

@@ -147,7 +147,11 @@ def test_failures_are_counted_until_a_success(rig: Rig) -> None:
     assert (rig.state("a")["failures_in_a_row"], rig.state("a")["last_error"]) == (0, "")
 
 
-ENDS = (Verdict.SUCCEEDED, Verdict.FAILED, Verdict.REVOKED, Verdict.LOST, Verdict.IN_DOUBT)
+GUESSES = (Verdict.LOST, Verdict.IN_DOUBT)
+ENDS = (
+    *(Verdict.SUCCEEDED, Verdict.FAILED, Verdict.REVOKED, Verdict.EXPIRED, Verdict.UNKNOWN_TASK, Verdict.IGNORED),
+    *GUESSES,
+)
 
 
 @pytest.mark.parametrize("first", ENDS)
@@ -157,12 +161,26 @@ def test_the_first_end_stands_but_a_failure_corrects_a_success_and_knowledge_a_g
         [task] = rig.claimed(job)
         assert list(rig.store.conclude(rig.epoch, [End(task, first, "one")], T0 + 1)) == [task]
         changed = list(rig.store.conclude(rig.epoch, [End(task, second, "two")], T0 + 2))
-        guess = first in (Verdict.LOST, Verdict.IN_DOUBT) and second in (Verdict.SUCCEEDED, Verdict.FAILED)
+        guess = first in GUESSES and second not in GUESSES
         corrected = guess or (first is Verdict.SUCCEEDED and second is Verdict.FAILED)
         assert changed == ([task] if corrected else []), second
         entry = next(entry for entry in rig.runs() if entry["job_id"] == job)
-        assert entry["verdict"] == (second if corrected else first)
+        assert (entry["verdict"], entry["detail"]) == ((second, "two") if corrected else (first, "one"))
         assert entry["lease_until_us"] is None
+
+
+def test_a_corrected_end_leaves_no_detail_behind(rig: Rig) -> None:
+    [task] = rig.claimed("a")
+    rig.store.conclude(rig.epoch, [End(task, Verdict.LOST, "nobody reported an end")], T0 + 1)
+    assert dict(rig.store.conclude(rig.epoch, [End(task, Verdict.SUCCEEDED)], T0 + 2)) == {task: "a"}
+    assert (rig.runs()[0]["verdict"], rig.runs()[0]["detail"]) == ("succeeded", "")
+
+
+def test_a_run_counts_as_one_failure_however_often_its_end_is_corrected(rig: Rig) -> None:
+    [task] = rig.claimed("a")
+    rig.store.conclude(rig.epoch, [End(task, Verdict.LOST, "nobody reported an end")], T0 + 1)
+    rig.store.conclude(rig.epoch, [End(task, Verdict.FAILED, "ValueError: no")], T0 + 2)
+    assert (rig.state("a")["failures_in_a_row"], rig.state("a")["last_error"]) == (1, "ValueError: no")
 
 
 def test_an_end_may_come_twice_in_one_call(rig: Rig) -> None:

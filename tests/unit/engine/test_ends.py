@@ -90,6 +90,19 @@ def test_a_late_report_corrects_a_run_that_was_given_up() -> None:
     assert rig.verdicts() == ["succeeded", "sent"]
 
 
+def test_a_success_that_is_reported_late_is_not_the_last_word_on_lateness() -> None:
+    rig = running()
+    first = rig.sent_id()
+    rig.run(301)
+    rig.landings.end(first, Verdict.SUCCEEDED)
+    rig.tick()
+    assert rig.state().late_after_us == rig.clock.now_us() + 2 * MINUTE
+    before = rig.state().late_after_us
+    rig.run(700)
+    assert rig.verdicts() == ["succeeded", "lost", "lost", "sent"]
+    assert rig.state().late_after_us == before
+
+
 def test_a_lease_is_extended_while_a_worker_says_that_it_has_the_run(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     rig = running()
