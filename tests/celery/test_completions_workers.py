@@ -49,6 +49,12 @@ def replaced(self):
     raise self.replace(record.si("in its place"))
 
 
+@app.task(bind=True, max_retries=None)
+def postponed(self):
+    write(self, [], {})
+    raise self.retry(countdown=60)
+
+
 @app.task
 def unserialisable():
     return object()
@@ -265,6 +271,14 @@ def test_a_worker_says_what_it_has_and_nobody_says_what_ended(stage: Stage) -> N
     assert stage.completions.still_running([]) == frozenset()
     stage.wait_ends("running")
     assert stage.heard("running") == [Verdict.SUCCEEDED]
+
+
+def test_a_worker_has_a_run_that_waits_for_its_retry(stage: Stage) -> None:
+    run = stage.send("postponed", "postponed")
+    stage.project.wait_records(1, "postponed")
+    wait_for(lambda: stage.completions.still_running([run]), 20, what="the worker says that it has it")
+    assert stage.completions.still_running([run, stage.runs["success"]]) == {run}
+    assert stage.heard("postponed") == []
 
 
 def test_a_run_that_is_terminated_is_known_to_the_result_backend_alone(stage: Stage) -> None:
