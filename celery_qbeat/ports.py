@@ -273,8 +273,11 @@ class Completions(Protocol):
     def look_up(self, flights: Sequence[Flight]) -> Sequence[End]:
         """Ask about runs that have been silent (result backend): the ends that are known there."""
 
-    def still_running(self, task_ids: Sequence[str]) -> frozenset[str]:
-        """Those of which a worker says right now that it has them. Absence proves nothing. Takes about a second."""
+    def still_running(self, task_ids: Sequence[str]) -> frozenset[str] | None:
+        """Those of which a worker says right now that it has them. Absence proves nothing. Takes about a second.
+
+        None: the broker is away, so nobody could be asked.
+        """
 
     def close(self) -> None:
         """Give connections back. Never raises."""

@@ -90,18 +90,19 @@ class CeleryCompletions:
         """
         return list(self._results.ends([flight.task_id for flight in flights]).values())
 
-    def still_running(self, task_ids: Sequence[str]) -> frozenset[str]:
-        """Those of which a worker says right now that it has them. Takes a second; none when the broker is away."""
+    def still_running(self, task_ids: Sequence[str]) -> frozenset[str] | None:
+        """Those of which a worker says right now that it has them. Takes a second; None when the broker is away."""
         if not task_ids:
             return frozenset()
         connection = broker.connect(self._app.connection_for_write)
-        errors = (*broker.lost(connection), *connection.channel_errors)
+        lost = broker.lost(connection)
         try:
             broker.open_(connection)
             return who_has(self._app, connection, task_ids)
-        except errors as error:
+        except (*lost, *connection.channel_errors) as error:
             log.debug("completions: no worker could be asked: %s", text(error))
-            return frozenset()
+            # A broker that refuses the question will always refuse it.
+            return None if isinstance(error, lost) else frozenset()
         finally:
             connection.collect(0.1)
 

@@ -15,10 +15,16 @@ from celery_qbeat.ports import Completions, End, Flight
 SILENT_US = 3_000_000
 """Runs that have been silent for this long are looked up in the result backend."""
 
+UNASKED_US = 60_000_000
+"""The respite when a lease ends while the broker is away: after its return, workers need a while to connect."""
+
 LEASES_A_CHECK = 1_000
 
 BACKLOG_S = 1.0
 """The pause after a check of leases that did not get to the end of them."""
+
+HEARING_S = 60.0
+"""So long ends that have arrived and were not taken yet keep leases from being ended: they may be of those runs."""
 
 
 class Lander:
@@ -29,6 +35,7 @@ class Lander:
         self._desk = desk
         self._next_look = 0.0
         self._next_lease_check = 0.0
+        self._heard_all = parts.clock.monotonic()
 
     def land(self, now: int) -> bool:
         """Take what arrived, look up what is silent, end what outlived its lease, go on with chores.
@@ -41,7 +48,11 @@ class Lander:
         if completions is not None:
             waiting = self._take(completions, now)
             self._look_up(completions, now)
-        self._end_leases(now)
+        at = self._parts.clock.monotonic()
+        if not waiting:
+            self._heard_all = at
+        if not waiting or at - self._heard_all >= HEARING_S:
+            self._end_leases(now)
         return waiting
 
     def _take(self, completions: Completions, now: int) -> bool:
@@ -73,22 +84,31 @@ class Lander:
             return
         full = len(overdue) == LEASES_A_CHECK
         self._next_lease_check = at + (BACKLOG_S if full else self._parts.limits.lease_check_s)
+        here = self._at_hand()
+        for run in overdue:
+            if run.task_id in here:
+                self._desk.flights.add(replace(run, lease_until_us=now + SILENT_US))
+        self._judge([run for run in overdue if run.task_id not in here], now)
+
+    def _at_hand(self) -> set[str]:
+        """What no worker has: chores are done here, and the lease of what is sent again begins anew then."""
+        return {task_id for task_id, _, _ in self._desk.chores} | self._desk.resends.keys()
+
+    def _judge(self, overdue: Sequence[Airborne], now: int) -> None:
+        """Their leases are over: ask the result backend, then the workers; what nobody knows of is lost."""
         known: Sequence[End] = ()
-        running: frozenset[str] = frozenset()
+        running: frozenset[str] | None = frozenset()
         completions = self._parts.completions
         if completions is not None:
             known = completions.look_up([_flight(run) for run in overdue])
-            found = {end.task_id for end in known}
-            left = [run.task_id for run in overdue if run.task_id not in found]
-            running = completions.still_running(left) if left else frozenset()
-        ends = list(known)
         found = {end.task_id for end in known}
-        for run in overdue:
-            if run.task_id in found:
-                continue
-            if run.task_id in self._desk.resends:
-                # Its lease begins anew when it is sent again.
-                self._desk.flights.add(replace(run, lease_until_us=now + SILENT_US))
+        left = [run for run in overdue if run.task_id not in found]
+        if completions is not None and left:
+            running = completions.still_running([run.task_id for run in left])
+        ends = list(known)
+        for run in left:
+            if running is None:
+                self._desk.flights.add(replace(run, lease_until_us=now + UNASKED_US))
             elif run.task_id in running:
                 self._extend(run, now)
             else:

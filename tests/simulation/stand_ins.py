@@ -245,8 +245,10 @@ class SimCompletions:
         self._beat.world.step(self._beat, "asks the result backend")
         return [self._broker.backend[flight.task_id] for flight in flights if flight.task_id in self._broker.backend]
 
-    def still_running(self, task_ids: Sequence[str]) -> frozenset[str]:
+    def still_running(self, task_ids: Sequence[str]) -> frozenset[str] | None:
         self._beat.world.step(self._beat, "asks the workers", 1.0)
+        if self._broker.away:
+            return None
         chance = self._beat.world.rng.random
         return frozenset(task for task in task_ids if task in self._broker.running and chance() < 0.8)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -12,10 +12,11 @@ from celery_qbeat.errors import Unavailable
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import End, Store
 from celery_qbeat.privileges import BUILTIN_PRUNE
-from celery_qbeat.testing import MemoryStore
+from celery_qbeat.testing import FakeClock, Landings, MemoryStore
 from tests.unit.engine.rig import HOUR, MINUTE, SECOND, Rig, at
 
 NOON = at("2026-06-01T12:00:00")
+NOBODYS = "00000000-0000-5000-8000-000000000000"
 
 
 def running(**columns: object) -> Rig:
@@ -48,7 +49,7 @@ def test_a_report_twice_or_of_a_run_that_nobody_knows_does_nothing() -> None:
     rig = running()
     rig.landings.end(rig.sent_id())
     rig.landings.end(rig.sent_id())
-    rig.landings.end("3afb320e-1665-5a01-8032-a4b318f91d9b")
+    rig.landings.end(NOBODYS)
     rig.run(2)
     assert rig.verdicts() == ["succeeded"]
 
@@ -113,6 +114,62 @@ def test_a_lease_is_extended_while_a_worker_says_that_it_has_the_run(caplog: pyt
     rig.landings.running = ()
     rig.run(301)
     assert rig.verdicts() == ["lost", "sent"]
+
+
+def test_a_run_is_not_lost_while_no_worker_can_be_asked() -> None:
+    rig = running()
+    rig.run(10)
+    rig.landings.running = {rig.sent_id()}
+    rig.landings.away = rig.outbox.away = True
+    rig.run(1_000)
+    assert rig.verdicts() == ["sent"]
+    rig.landings.away = rig.outbox.away = False
+    rig.run(1_000)
+    assert rig.verdicts() == ["sent"]
+    rig.landings.running = ()
+    rig.run(301)
+    assert rig.verdicts() == ["lost", "sent"]
+
+
+class Slow(Landings):
+    """Takes ten ends within its budget, and uses it up; `more`: there are always more, all of an unknown run."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.more = False
+
+    def take(self, budget_s: float) -> Sequence[End]:
+        if self.more:
+            self.end(NOBODYS)
+        self._taken = min(10, len(self._waiting))
+        if self.more or self._taken == 10:
+            self.clock.advance(budget_s)
+        return tuple(self._waiting[: self._taken])
+
+
+def test_no_run_is_lost_whose_end_has_arrived_and_waits_to_be_read() -> None:
+    rig = Rig()
+    for number in range(100):
+        rig.insert(f"j{number}", "interval", "86400", overlap="skip", max_run_seconds=300)
+    rig.run(2)
+    slow = rig.parts["completions"] = Slow(rig.clock)
+    for shipment in rig.outbox.sent:
+        slow.end(shipment.run.task_id)
+    rig.restart(down_for=1_000)
+    for _ in range(12):
+        rig.tick()
+        assert {entry.verdict for entry in rig.store.ledger} <= {"sent", "succeeded"}
+    assert {entry.verdict for entry in rig.store.ledger} == {"succeeded"}
+
+
+def test_a_flood_of_ends_does_not_keep_leases_from_ending() -> None:
+    rig = running()
+    slow = rig.parts["completions"] = Slow(rig.clock)
+    slow.more = True
+    rig.restart(down_for=1_000)
+    rig.run(70)
+    assert rig.verdicts()[:1] == ["lost"]
 
 
 def test_an_end_that_only_the_result_backend_knows_is_found() -> None:
@@ -239,6 +296,15 @@ def test_a_chore_keeps_other_jobs_waiting_for_no_longer_than_its_share() -> None
     rig.run(20)
     assert len(rig.slots("j")) == 5
     assert rig.verdicts(BUILTIN_PRUNE) == ["sent"]
+
+
+def test_a_chore_is_in_flight_as_long_as_it_takes_whatever_its_lease() -> None:
+    rig = with_chore([1] * 100, max_run_seconds=1)
+    rig.store.update(BUILTIN_PRUNE, schedule="5")
+    rig.run(60)
+    assert rig.verdicts(BUILTIN_PRUNE) == ["sent"]
+    rig.run(60)
+    assert rig.verdicts(BUILTIN_PRUNE)[0] == "succeeded"
 
 
 def test_a_chore_that_fails_is_a_failed_run_and_runs_again_next_time(caplog: pytest.LogCaptureFixture) -> None:
