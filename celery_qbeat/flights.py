@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from dataclasses import dataclass
 
 STALE = 1_000
@@ -27,6 +28,7 @@ class Flights:
         self._runs: dict[str, Airborne] = {}
         self._by_job: dict[str, set[str]] = {}
         self._leases: list[tuple[int, str]] = []
+        self._asked: tuple[int, str] = (0, "")
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -76,6 +78,13 @@ class Flights:
         return list(found.values())
 
     def silent(self, sent_before: int, limit: int = 1_000) -> list[Airborne]:
-        """Runs sent before this and still without an end, the longest silent first."""
-        quiet = [run for run in self._runs.values() if run.sent_us <= sent_before]
-        return sorted(quiet, key=lambda run: run.sent_us)[:limit]
+        """Runs sent before this and still without an end, in the order in which they were sent.
+
+        Each call goes on after the last run of the one before, and begins anew at the end: all have their turn.
+        """
+        quiet = sorted((run.sent_us, run.task_id) for run in self._runs.values() if run.sent_us <= sent_before)
+        start = bisect_right(quiet, self._asked)
+        turn = [*quiet[start:], *quiet[:start]][:limit]
+        if turn:
+            self._asked = turn[-1]
+        return [self._runs[task_id] for _, task_id in turn]

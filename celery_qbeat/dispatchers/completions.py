@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from celery_qbeat.dispatchers import broker
@@ -176,7 +177,10 @@ class CeleryCompletions:
     def _with_reasons(self, ends: list[End]) -> Sequence[End]:
         failed = [end.task_id for end in ends if end.verdict is Verdict.FAILED]
         known = self._results.ends(failed) if failed else {}
-        return [known.get(end.task_id, end) if end.verdict is Verdict.FAILED else end for end in ends]
+        return [
+            _explained(end, known[end.task_id]) if end.verdict is Verdict.FAILED and end.task_id in known else end
+            for end in ends
+        ]
 
     def _drop(self, error: Exception) -> None:
         self._dropped += 1
@@ -210,3 +214,11 @@ class CeleryCompletions:
         if self._away and self._queue is not None:
             self._away = False
             log.warning("completions: the broker is back")
+
+
+def _explained(end: End, known: End) -> End:
+    """A reported failure with the reason that the backend has; `known` may be of another delivery of the same run."""
+    if known.verdict in (Verdict.FAILED, Verdict.UNKNOWN_TASK):
+        # A worker that calls our callback knows the task: what is not registered is something that it asked for.
+        return replace(end, detail=known.detail)
+    return end

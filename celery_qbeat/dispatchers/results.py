@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import LargeBinary, select, type_coerce
 
-from celery_qbeat.dispatchers.broker import TIMEOUT_S
+from celery_qbeat.dispatchers.broker import DONE_TASK, TIMEOUT_S
 from celery_qbeat.dispatchers.wires import text
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import End
@@ -137,6 +137,11 @@ def _end(task_id: str, status: str, result: Any, traceback: str) -> End | None:
     detail = f"{kind}: {reason}" if kind and reason else kind or reason
     if status == "REVOKED":
         return End(task_id, Verdict.EXPIRED if reason == "expired" else Verdict.REVOKED, reason[:MOST_TEXT])
+    if kind == "NotRegistered" and reason == DONE_TASK:
+        # Celery stored this in place of the task's own error.
+        return End(
+            task_id, Verdict.FAILED, "why is not known: the worker did not send our callback (task_always_eager?)"
+        )
     verdict = Verdict.UNKNOWN_TASK if kind == "NotRegistered" else Verdict.FAILED
     return End(task_id, verdict, detail[:MOST_TEXT])
 

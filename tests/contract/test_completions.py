@@ -230,6 +230,7 @@ def test_what_a_result_backend_knows_becomes_an_end(kind: str, request: pytest.F
     backend.mark_as_failure(ids[4], NotRegistered("proj.tasks.nowhere"))
     backend.mark_as_started(ids[5])
     backend.mark_as_retry(ids[6], RuntimeError("later"))
+    backend.mark_as_failure(ids[7], NotRegistered("celery_qbeat.done"))
     completions = CeleryCompletions(app, namespace="test", instance=INSTANCE)
     ends = completions.look_up([Flight(task_id, "job", 1, 2) for task_id in ids])
     assert {end.task_id: end for end in ends} == {
@@ -240,9 +241,30 @@ def test_what_a_result_backend_knows_becomes_an_end(kind: str, request: pytest.F
             End(ids[2], Verdict.REVOKED, "terminated"),
             End(ids[3], Verdict.EXPIRED, "expired"),
             End(ids[4], Verdict.UNKNOWN_TASK, "NotRegistered: proj.tasks.nowhere"),
+            End(
+                ids[7],
+                Verdict.FAILED,
+                "why is not known: the worker did not send our callback (task_always_eager?)",
+            ),
         )
     }
     completions.close()
+
+
+def test_a_reported_failure_stays_one_whatever_its_reason(redis_url: str, tmp_path: Path) -> None:
+    desk = Desk(redis_url, tmp_path)
+    desk.app.conf.result_backend = redis_url
+    ids = [fresh_id() for _ in range(3)]
+    desk.app.backend.mark_as_failure(ids[0], NotRegistered("shop.asked.for.by.the.task"))
+    desk.app.backend.mark_as_done(ids[1], "a second delivery")
+    for run in ids:
+        desk.report(run, "failure")
+    assert list(desk.completions.take(BUDGET_S)) == [
+        End(ids[0], Verdict.FAILED, "NotRegistered: shop.asked.for.by.the.task"),
+        End(ids[1], Verdict.FAILED),
+        End(ids[2], Verdict.FAILED),
+    ]
+    desk.completions.close()
 
 
 def test_results_in_pickle_are_not_read(redis_url: str, tmp_path: Path) -> None:

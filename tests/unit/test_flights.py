@@ -44,8 +44,10 @@ class FlightsMachine(RuleBasedStateMachine):
 
     @rule(before=TIMES, limit=st.integers(1, 10))
     def look_for_silence(self, before: int, limit: int) -> None:
-        wanted = sorted(run.sent_us for run in self.model.values() if run.sent_us <= before)[:limit]
-        assert [run.sent_us for run in self.flights.silent(before, limit)] == wanted
+        wanted = {run.task_id for run in self.model.values() if run.sent_us <= before}
+        found = [run.task_id for run in self.flights.silent(before, limit)]
+        assert len(found) == len(set(found)) == min(limit, len(wanted))
+        assert wanted >= set(found)
 
     @invariant()
     def same_runs(self) -> None:
@@ -79,3 +81,12 @@ def test_runs_that_ended_are_not_kept_until_their_leases_would_be_over() -> None
         flights.add(Airborne(str(number), "j", 0, 0, 10**9 + number))
         flights.land(str(number))
     assert len(flights._leases) <= 2 * STALE
+
+
+def test_every_silent_run_has_its_turn() -> None:
+    flights = Flights()
+    for number in range(5):
+        flights.add(Airborne(str(number), "j", 0, 10 - number, 100))
+    assert [[run.task_id for run in flights.silent(50, 2)] for _ in range(3)] == [["4", "3"], ["2", "1"], ["0", "4"]]
+    flights.land("3")
+    assert [run.task_id for run in flights.silent(9, 9)] == ["2", "1", "4"]
