@@ -23,7 +23,9 @@ from celery_qbeat.stores.reports import Ran
 from celery_qbeat.wiring import build, holder_name
 
 ASK_AGAIN_S = 0.2
-NOT_RUN = frozenset({Verdict.REFUSED, Verdict.SKIPPED, Verdict.MISSED})
+NOT_SENT = frozenset({Verdict.CLAIMED, Verdict.IN_DOUBT, Verdict.REFUSED, Verdict.SKIPPED, Verdict.MISSED})
+DRAIN_S = 30.0
+"""So long a tick goes on reading ends that have arrived, for nobody else does before the next one."""
 
 
 @command("run-now")
@@ -48,8 +50,7 @@ def run_now_command(project: Project, job_id: str, wait: float, as_json: bool) -
     if as_json:
         output.dump({"answered": answered, "asked_us": asked_us, "run": None if run is None else as_data(run)})
     elif run is not None:
-        detail = f": {run['detail']}" if run["verdict"] in NOT_RUN else ""
-        output.say(f"{run['verdict']}{detail}; task id {run['task_id']}")
+        output.say(f"{_outcome(run)}; task id {run['task_id']}")
     elif answered:
         output.say(f"the beat does not know {job_id!r}")
     elif wait == 0:
@@ -57,7 +58,18 @@ def run_now_command(project: Project, job_id: str, wait: float, as_json: bool) -
     else:
         output.say(f"no beat has answered within {wait:g} s; the request waits for one")
         output.say(f"beat: {beat_sentence(project.read(reports.leader), project.clock.now_us())}")
-    finish(wait == 0 or (run is not None and run["verdict"] not in NOT_RUN))
+    finish(wait == 0 or (run is not None and _was_sent(run)))
+
+
+def _was_sent(run: Ran) -> bool:
+    # A message that no broker takes is a failure, too.
+    return run["verdict"] not in NOT_SENT and not (run["verdict"] == Verdict.FAILED and run["sent_us"] is None)
+
+
+def _outcome(run: Ran) -> str:
+    if run["verdict"] == Verdict.CLAIMED:
+        return "claimed, and not sent yet: the beat goes on trying"
+    return str(run["verdict"]) if _was_sent(run) else f"{run['verdict']}: {run['detail']}"
 
 
 def _me() -> str:
@@ -125,12 +137,13 @@ def _ticked(project: Project) -> str:
     engine = build(project.app, project.settings)
     try:
         engine.open()
-        engine.tick()
-        until_us = project.clock.now_us()
-        while engine.writing and _due(engine, until_us):
+        pause = engine.tick()
+        until_us, enough = project.clock.now_us(), project.clock.monotonic() + DRAIN_S
+        while engine.writing and (_due(engine, until_us) or (pause == 0.0 and project.clock.monotonic() < enough)):
             if engine.desk.broker_away:
                 raise Unavailable("the broker is away: what is due waits for the next tick, or for a beat")
-            time.sleep(min(0.05, engine.tick()))
+            time.sleep(min(0.05, pause))
+            pause = engine.tick()
         if engine.writing:
             return ""
     finally:

@@ -21,7 +21,9 @@ log = logging.getLogger("celery_qbeat")
 
 PAUSE_S = 2.0
 PAUSES_PER_WAIT = 4
-DECLARE_S = 60.0
+TELL_S = 60.0
+DECLARE_S = 5.0
+"""What workers report while the queue is gone is gone, too: somebody emptied the broker, or it evicted a key."""
 
 
 class CeleryCompletions:
@@ -194,7 +196,7 @@ class CeleryCompletions:
                 self._dropped,
                 self._namespace,
             )
-            self._dropped, self._tell_dropped_again = 0, now + DECLARE_S
+            self._dropped, self._tell_dropped_again = 0, now + TELL_S
 
     def _lose(self, error: BaseException) -> None:
         self._unacked.clear()

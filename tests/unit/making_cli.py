@@ -67,6 +67,12 @@ class Cli:
         assert result.exit_code == code, result.output
         return json.loads(result.stdout)
 
+    @property
+    def instance(self) -> str:
+        """The UUID of the tables."""
+        with self.engine.begin() as connection:
+            return str(connection.execute(sa.select(tables.meta.c.instance)).scalar_one())
+
     def row(self, job_id: str) -> Any:
         """The row as the database has it."""
         with self.engine.begin() as connection:

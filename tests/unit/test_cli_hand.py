@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
+from celery_qbeat.dispatchers.broker import DONE_TASK
+from celery_qbeat.engine import Limits
+from celery_qbeat.jobs import run_token
+from celery_qbeat.settings import read_settings
 from celery_qbeat.stores import tables
+from celery_qbeat.wiring import build
 from tests.unit.making_cli import HOUR, Cli, migrated
 
 
@@ -24,6 +33,27 @@ def _log_levels() -> Iterator[None]:
 def cli(sqlite_url: str) -> Cli:
     migrated(sqlite_url)
     return Cli(sqlite_url, broker_url="memory://")
+
+
+@contextmanager
+def beat(cli: Cli) -> Iterator[None]:
+    """A beat of this app, in a thread."""
+    engine = build(cli.app, read_settings(cli.app.conf))
+    engine.open()
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.is_set():
+            time.sleep(min(0.02, engine.tick()))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        engine.close()
 
 
 def verdicts(cli: Cli) -> list[tuple[str, str]]:
@@ -62,6 +92,19 @@ def test_a_tick_leaves_a_beat_alone_that_is_at_work(cli: Cli) -> None:
     assert verdicts(cli) == [("x", "sent")]
 
 
+def test_a_tick_reads_all_ends_that_have_arrived(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        cli.ok("add", f"j{number}", "app.a", "--interval", "3600")
+    cli.ok("tick")
+    for run in cli.json("runs"):
+        told = {"v": 1, "run": run["task_id"], "outcome": "success", "token": run_token(cli.instance, run["task_id"])}
+        cli.app.send_task(DONE_TASK, kwargs=told, exchange="celery_qbeat", routing_key="qbeat.done.default", declare=[])
+    # One end uses the budget of a pass up.
+    monkeypatch.setattr("celery_qbeat.wiring.Limits", partial(Limits, drain_s=0.0))
+    cli.ok("tick")
+    assert {run["verdict"] for run in cli.json("runs")} == {"succeeded"}
+
+
 def test_a_tick_without_a_broker_says_so_and_loses_nothing(sqlite_url: str) -> None:
     migrated(sqlite_url)
     cli = Cli(sqlite_url, broker_url="redis://127.0.0.1:1/0")
@@ -87,3 +130,31 @@ def test_a_request_waits_for_a_beat_and_says_that_there_is_none(cli: Cli) -> Non
     cli.ok("tick")
     assert verdicts(cli) == [("x", "skipped"), ("x", "sent")]
     assert cli.json("status")["requests"] == 0
+
+
+def test_a_run_by_hand_that_was_sent_ends_with_0(cli: Cli) -> None:
+    cli.ok("add", "x", "app.a", "--daily", "02:00", "--disabled")
+    with beat(cli):
+        assert cli.ok("run-now", "x").startswith("sent; task id ")
+
+
+def test_a_run_by_hand_that_cannot_be_published_ends_with_1_and_the_reason(cli: Cli) -> None:
+    def route(name: str, *_: object, **__: object) -> None:
+        raise LookupError("no route for this task")
+
+    cli.app.conf.task_routes = [route]
+    cli.ok("add", "x", "app.a", "--daily", "02:00", "--disabled")
+    with beat(cli):
+        result = cli.run("run-now", "x")
+    assert result.exit_code == 1
+    assert "failed: could not be published: LookupError: no route for this task; task id " in result.stdout
+
+
+def test_a_run_by_hand_that_no_broker_has_taken_is_not_sent(sqlite_url: str) -> None:
+    migrated(sqlite_url)
+    cli = Cli(sqlite_url, broker_url="redis://127.0.0.1:1/0")
+    cli.ok("add", "x", "app.a", "--daily", "02:00", "--disabled")
+    with beat(cli):
+        for _ in range(5):
+            assert cli.run("run-now", "x", "--wait", "0.3").exit_code == 1
+    assert verdicts(cli) == []
