@@ -63,7 +63,8 @@ class Privileges:
         if queue in allowed:
             return ""
         known = ", ".join(sorted(allowed)) or "none"
-        return f"queue: {queue!r} is not allowed (allowed: {known}); list it in qbeat_queues or the worker's queues"
+        where = f"the queues of worker {scope.name!r}" if scope.queues else "qbeat_queues or the worker's queues"
+        return f"queue: {queue!r} is not allowed (allowed: {known}); list it in {where}"
 
     def may_run(self) -> list[str]:
         """The names that some row could run, sorted: what a form offers."""

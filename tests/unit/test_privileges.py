@@ -181,6 +181,10 @@ def test_a_refused_queue_says_which_are_allowed() -> None:
     assert gate(queues=frozenset({"b", "a"})).refusal(job(queue="c")) == (
         "queue: 'c' is not allowed (allowed: a, b); list it in qbeat_queues or the worker's queues"
     )
+    narrowed = job(queue="c", scope=Worker("shop", queues=("a",)))
+    assert gate(queues=frozenset({"c"})).refusal(narrowed) == (
+        "queue: 'c' is not allowed (allowed: a); list it in the queues of worker 'shop'"
+    )
     assert "(allowed: none)" in gate().refusal(job(queue="c"))
 
 
