@@ -172,6 +172,9 @@ def _ended(state: tuple[Any, ...], item: _Ended, now_us: int) -> tuple[Any, ...]
         succeeded, late, error, failures = now_us, end.late_after_us, "", 0
     elif end.verdict in FAILURES:
         error, failures = clean(end.detail) or end.verdict.value, failures + (item.before not in FAILURES)
+    elif item.before in FAILURES:
+        failures = max(0, failures - 1)
+        error = error if failures else ""
     return job_id, now_us, succeeded, late, end.verdict.value, error, failures
 
 

@@ -294,6 +294,9 @@ class MemoryStore(Edits, Faults):
         elif end.verdict in FAILURES:
             extra.failures_in_a_row += before not in FAILURES
             extra.last_error = end.detail or end.verdict.value
+        elif before in FAILURES:
+            extra.failures_in_a_row = max(0, extra.failures_in_a_row - 1)
+            extra.last_error = extra.last_error if extra.failures_in_a_row else ""
         self.database.state[entry.job_id] = state
 
     @call

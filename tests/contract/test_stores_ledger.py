@@ -183,6 +183,13 @@ def test_a_run_counts_as_one_failure_however_often_its_end_is_corrected(rig: Rig
     assert (rig.state("a")["failures_in_a_row"], rig.state("a")["last_error"]) == (1, "ValueError: no")
 
 
+def test_a_run_that_was_no_failure_after_all_is_not_counted_as_one(rig: Rig) -> None:
+    [task] = rig.claimed("a")
+    rig.store.conclude(rig.epoch, [End(task, Verdict.LOST, "nobody reported an end")], T0 + 1)
+    rig.store.conclude(rig.epoch, [End(task, Verdict.IGNORED)], T0 + 2)
+    assert (rig.state("a")["failures_in_a_row"], rig.state("a")["last_error"]) == (0, "")
+
+
 def test_an_end_may_come_twice_in_one_call(rig: Rig) -> None:
     [task] = rig.claimed("a")
     ends = [End(task, Verdict.SUCCEEDED), End(task, Verdict.SUCCEEDED), End(task, Verdict.FAILED, "after all")]
