@@ -35,6 +35,10 @@ _OURS = (
 )
 """Options that an entry of `beat_schedule` cannot set, since the dispatcher does."""
 
+MOST_LEFT_S = 4_000_000.0
+"""The longest life of a message that every broker takes, in seconds: RabbitMQ closes the channel over one that is too
+long, and leaves its neighbours in doubt. Of a longer one the worker alone sees when it is over."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -110,8 +114,8 @@ class Writer:
             fields |= _representations(job.args, job.kwargs)
         fields.setdefault("reply_to", app.thread_oid)
         travel = self._route(options, job.fn, args, kwargs)
-        if expires is not None:
-            travel["expiration"] = max(0.0, _seconds_left(app, expires))
+        if expires is not None and (left := _seconds_left(app, expires)) <= MOST_LEFT_S:
+            travel["expiration"] = max(0.0, left)
         message = app.amqp.create_task_message(
             run.task_id,
             job.fn,

@@ -333,6 +333,15 @@ def test_an_entry_of_the_code_has_its_python_arguments_and_options(bench: Bench)
     assert message.properties["priority"] == 4
 
 
+def test_a_message_that_lives_very_long_leaves_its_neighbours_alone(bench: Bench) -> None:
+    assert bench.send(run_of(row())) == ["sent"], "declares the queue"
+    shipments = [run_of(row("before")), run_of(row("very.long", expires_s=10**10)), run_of(row("after"))]
+    assert bench.send(*shipments) == ["sent"] * 3
+    _, _, message, _ = take_all(bench.app)
+    years = (datetime.fromisoformat(message.headers["expires"]) - datetime.now(UTC)).days / 365
+    assert 300 < years < 330
+
+
 @pytest.mark.parametrize("expires", [DAY, "text", "aware", "past"])
 def test_an_entrys_expires_may_be_seconds_or_an_instant(bench: Bench, expires: Any) -> None:
     now = datetime.now(UTC).timestamp()
