@@ -3,9 +3,9 @@
     import celery_qbeat.worker
 
 in a module that the worker imports; or its name in Celery's setting `imports`. Then a run that was revoked, that
-expired in its queue, whose task the worker does not know, that raised `Ignore`, or whose message the worker rejects
-ends at once in the ledger, without waiting for its lease. The worker needs no `qbeat_` setting: where to report, and
-the run's secret, are in the callbacks that came with its message. Imports Celery and nothing else.
+expired in its queue, whose task the worker does not know, that raised `Ignore` or `Reject`, or whose message the worker
+rejects ends at once in the ledger, without waiting for its lease. The worker needs no `qbeat_` setting: where to
+report, and the run's secret, are in the callbacks that came with its message. Imports Celery and nothing else.
 """
 
 from __future__ import annotations
@@ -69,6 +69,9 @@ def _rejected(sender: Any, message: Any, **_: Any) -> None:
 def _ran(sender: Any, task: Any, retval: Any = None, state: str | None = None, **_: Any) -> None:
     if state == states.IGNORED and not _replaced(retval):
         _report(sender.app, task.request.errbacks, "ignored")
+    elif state == states.REJECTED and not getattr(retval, "requeue", True):
+        # Celery reports it itself since 5.7; twice does no harm.
+        _report(sender.app, task.request.errbacks, "failure")
 
 
 def _replaced(error: BaseException | None) -> bool:

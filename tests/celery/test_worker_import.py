@@ -12,11 +12,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
+from celery import states
 from celery.app.task import Context
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Reject
 from kombu.message import Message
 
 from celery_qbeat import worker
@@ -278,6 +280,14 @@ def test_a_slot_is_an_aware_instant_and_none_outside_a_run_of_a_beat() -> None:
     assert worker.slot(Context()) is None
     task = make_app("memory://", Path()).task(name="t")(fresh_id)
     assert worker.slot(task) is None
+
+
+@pytest.mark.parametrize(("requeue", "told"), [(False, ["failure"]), (True, [])])
+def test_a_task_that_rejects_its_message_for_good_has_failed(requeue: bool, told: list[str]) -> None:
+    app = Broker()
+    task = SimpleNamespace(request=Context({"id": "x", "errbacks": [LINK]}))
+    worker._ran(app, task, Reject("no", requeue=requeue), states.REJECTED)
+    assert [options["kwargs"]["outcome"] for _, options in app.sent] == told
 
 
 def test_an_ignore_of_a_tasks_own_is_no_replacement() -> None:
