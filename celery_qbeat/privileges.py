@@ -46,6 +46,9 @@ class Privileges:
         return self.refused_name(job.fn, job.scope) or self.refused_queue(job.queue, job.scope)
 
     def refused_name(self, fn: str, scope: Worker) -> str:
+        for row_id, builtin in self.trusted:
+            if fn == builtin:
+                return f"fn: {fn!r} is built in: only the row with the id {row_id!r} may run it"
         if fn in RUN_OTHER_TASKS or fn in self.denied:
             return f"fn: {fn!r} is privileged: no row may run it"
         if fn.startswith(self.namespaces) and fn not in self.functions:

@@ -149,6 +149,12 @@ def test_only_the_seeded_pair_of_id_and_function_is_trusted() -> None:
     assert gate().refusal(job(BUILTIN_PRUNE, id=BUILTIN_PRUNE.upper())) != ""
 
 
+def test_no_setting_lets_another_row_run_what_is_built_in() -> None:
+    told = "fn: '_builtin.prune' is built in: only the row with the id '_builtin.prune' may run it"
+    assert gate().refusal(job(BUILTIN_PRUNE)) == told
+    assert gate(BUILTIN_PRUNE, functions=frozenset({BUILTIN_PRUNE})).refusal(job(BUILTIN_PRUNE)) == told
+
+
 def test_an_entry_in_code_is_trusted_and_a_row_never_is_one() -> None:
     assert gate().refusal(job("celery.backend_cleanup", rev=None)) == ""
     assert gate().refusal(job("celery.backend_cleanup", rev=0)) != ""
