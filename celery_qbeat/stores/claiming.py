@@ -151,11 +151,11 @@ def _revs(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, tuple[
 
 
 def _holds(claim: Claim, state: sa.Row[Any] | None, row: tuple[int, bool] | None) -> bool:
-    if state is None or (claim.rev is not None and row is None):
+    if state is None or (claim.rev is not None and (row is None or row[0] != claim.rev)):
         return False
     if claim.expected_us is None:
         return True
-    return state.next_run_us == claim.expected_us and (claim.rev is None or row == (claim.rev, True))
+    return state.next_run_us == claim.expected_us and (row is None or claim.rev is None or row[1])
 
 
 def _enter(connection: sa.Connection, put: Put, won: Sequence[Claim], batch: Batch) -> Mapping[str, Sequence[Run]]:

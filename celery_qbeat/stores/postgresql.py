@@ -225,7 +225,7 @@ got AS MATERIALIZED (
   FROM due d JOIN qbeat_state s ON s.job_id = d.id AND (d.expected IS NULL OR s.next_run_us = d.expected)
   LEFT JOIN (SELECT id, rev, enabled FROM qbeat_jobs WHERE id = ANY(CAST(:ids AS text[]))) j ON j.id = d.id
   WHERE EXISTS (SELECT 1 FROM lead) AND s.job_id = ANY(CAST(:ids AS text[]))
-    AND (d.rev IS NULL OR (j.id IS NOT NULL AND (d.expected IS NULL OR (j.rev = d.rev AND j.enabled))))
+    AND (d.rev IS NULL OR (j.rev = d.rev AND (d.expected IS NULL OR j.enabled)))
   ORDER BY s.job_id
   FOR UPDATE OF s SKIP LOCKED),
 ins AS (

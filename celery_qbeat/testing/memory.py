@@ -160,13 +160,11 @@ class MemoryStore(Edits, Faults):
     def _may(self, claim: Claim) -> bool:
         base = self.database
         row, state = base.jobs.get(claim.job_id), base.state.get(claim.job_id)
-        if state is None or (claim.rev is not None and row is None):
+        if state is None or (claim.rev is not None and (row is None or row["rev"] != claim.rev)):
             return False
         if claim.expected_us is None:
             return True
-        if claim.rev is not None and row is not None and (row["rev"] != claim.rev or not row["enabled"]):
-            return False
-        return state.next_run_us == claim.expected_us
+        return state.next_run_us == claim.expected_us and (row is None or claim.rev is None or bool(row["enabled"]))
 
     def _enter(self, run: Run, epoch: int, batch_id: int, now_us: int, *, by_hand: bool) -> None:
         open_ = run.verdict in IN_FLIGHT

@@ -155,14 +155,17 @@ def test_a_run_by_hand_leaves_the_plan_alone(rig: Rig) -> None:
     assert rig.batches()[rig.last_batch][1] == 1
 
 
-def test_a_disabled_or_edited_row_can_be_run_by_hand_but_not_a_deleted_one(rig: Rig) -> None:
+def test_a_disabled_row_can_be_run_by_hand_but_not_one_that_changed_or_went_since_it_was_read(rig: Rig) -> None:
     rig.planned("a")
-    claim = rig.claim_of("a", rig.run("a", T0 + 5), expected_us=None, next_us=None)
     rig.update("a", enabled=False)
-    assert rig.claim(claim) == frozenset()
-    again = rig.claim_of("a", rig.run("a", T0 + 6), expected_us=None, next_us=None)
+    by_hand = {"expected_us": None, "next_us": None}
+    assert rig.claim(rig.claim_of("a", rig.run("a", T0 + 5), **by_hand)) == frozenset()
+    claim = rig.claim_of("a", rig.run("a", T0 + 6), **by_hand)
+    rig.update("a", fn="other")
+    assert rig.claim(claim) == {"a"}
+    claim = rig.claim_of("a", rig.run("a", T0 + 6), **by_hand)
     rig.delete("a")
-    assert "a" in rig.claim(again)
+    assert rig.claim(claim) == {"a"}
     assert len(rig.runs()) == 1
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Sequence
 from typing import Literal
 
 import pytest
 
 from celery_qbeat.errors import Doubt, QbeatError, Unavailable
 from celery_qbeat.jobs import Verdict
+from celery_qbeat.ports import Request
 from celery_qbeat.testing import OpenGate
 from tests.unit.engine.rig import DAY, HOUR, Rig, at
 
@@ -39,6 +42,23 @@ def test_a_run_by_hand_has_its_own_slot_and_leaves_the_plan_alone() -> None:
 def test_a_run_by_hand_of_a_disabled_job_runs() -> None:
     rig = asked(enabled=False)
     rig.run(5)
+    assert rig.slots() == [ASKED]
+
+
+def test_a_run_by_hand_is_of_the_row_as_it_was_when_somebody_asked_however_late_it_was_edited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = asked(args="[1]")
+    plain = rig.store.requests
+
+    def edited_first() -> Sequence[Request]:
+        if rig.store.database.jobs["j"]["args"] == "[1]":
+            rig.store.update("j", args="[2]")
+        return plain()
+
+    monkeypatch.setattr(rig.store, "requests", edited_first)
+    rig.run(5)
+    assert [json.loads(shipment.job.args) for shipment in rig.outbox.sent] == [[2]]
     assert rig.slots() == [ASKED]
 
 
