@@ -6,13 +6,13 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from celery import beat
 
 from celery_qbeat.engine import Engine, report
-from celery_qbeat.errors import QbeatError, SchemaError, Unavailable
+from celery_qbeat.errors import QbeatError, Unavailable
 from celery_qbeat.settings import Settings, read_settings
 from celery_qbeat.wiring import build, engine_database
 
@@ -49,10 +49,10 @@ class Scheduler(beat.Scheduler):
             lambda: build(self.app, self.settings, poll_s=self._poll, undisturbed=undisturbed, stopping=stopping)
         )
         try:
-            engine.open()
-        except Unavailable as error:
-            report.database_away(error)
-        except SchemaError as error:
+            # Away: the first tick will say so.
+            with suppress(Unavailable):
+                engine.open()
+        except QbeatError as error:
             engine.close()
             raise SystemExit(f"celery_qbeat: {error}") from None
         self._engine = engine
@@ -101,7 +101,8 @@ class Scheduler(beat.Scheduler):
     @property
     def info(self) -> str:
         gate = f"lock in Redis, namespace {self.settings.namespace!r}" if self.settings.redis_url else "standalone"
-        return f"    . db -> {engine_database(self.settings)}\n    . gate -> {gate}"
+        database: str = _or_exit(lambda: engine_database(self.settings))
+        return f"    . db -> {database}\n    . gate -> {gate}"
 
 
 @contextmanager

@@ -12,8 +12,6 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
 
-from sqlalchemy import make_url
-
 from celery_qbeat.beat_schedule import code_jobs
 from celery_qbeat.clock import SystemClock
 from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
@@ -24,7 +22,7 @@ from celery_qbeat.jobs import RowRules, Verdict
 from celery_qbeat.ports import Clock, Gate, Store
 from celery_qbeat.privileges import BUILTIN_PRUNE, NAMESPACES, Privileges
 from celery_qbeat.settings import DEFAULT_DATABASE_URL, Settings
-from celery_qbeat.stores import SqlStore, open_store
+from celery_qbeat.stores import SqlStore, open_store, parsed_url, shown
 
 DAY_US = 86_400_000_000
 
@@ -151,5 +149,5 @@ def holder_name() -> str:
 
 
 def engine_database(settings: Settings) -> str:
-    """The database's URL for a banner, its password hidden."""
-    return make_url(database_url(settings)[0]).render_as_string(hide_password=True)
+    """The database's URL for a banner, its password hidden. Raises SettingsError."""
+    return shown(parsed_url(database_url(settings)[0]))

@@ -6,13 +6,13 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
 from celery_qbeat.errors import SettingsError
-from celery_qbeat.stores.database import Database
+from celery_qbeat.stores.database import Database, shown
 from celery_qbeat.stores.mysql import MySQL
 from celery_qbeat.stores.postgresql import PostgreSQL
 from celery_qbeat.stores.sql import SqlStore
 from celery_qbeat.stores.sqlite import SQLite
 
-__all__ = ["DATABASES", "SqlStore", "open_store"]
+__all__ = ["DATABASES", "SqlStore", "open_store", "parsed_url", "shown"]
 
 DATABASES: dict[str, type[Database]] = {
     "sqlite": SQLite,
@@ -23,16 +23,24 @@ DATABASES: dict[str, type[Database]] = {
 """By the name of SQLAlchemy's dialect. A new database is one file and one line here."""
 
 
+def parsed_url(url: str) -> sa.URL:
+    """The parts of an SQLAlchemy URL. Raises SettingsError, which never shows it: there may be a password in it."""
+    try:
+        return sa.make_url("postgresql" + url[8:] if url.startswith("postgres:") else url)
+    except (ArgumentError, ValueError):
+        example = "postgresql://user:password@host:5432/database"
+        raise SettingsError(
+            f"qbeat_database_url: this is not a database URL; write it like {example}, "
+            "in the password %40 for @, %3A for : and %2F for /"
+        ) from None
+
+
 def open_store(url: str, *, create_tables: bool = False) -> SqlStore:
     """The store behind an SQLAlchemy URL. Connects to nothing before `open`, which makes the tables if told to.
 
     Raises SettingsError for a URL that cannot be used.
     """
-    try:
-        parsed = sa.make_url("postgresql" + url[8:] if url.startswith("postgres:") else url)
-    except ArgumentError:
-        example = "postgresql://user:password@host/database"
-        raise SettingsError(f"qbeat_database_url: this is not a database URL; write it like {example}") from None
+    parsed = parsed_url(url)
     kind = DATABASES.get(parsed.get_backend_name())
     if kind is None:
         raise SettingsError(

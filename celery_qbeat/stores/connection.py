@@ -69,7 +69,7 @@ class Link:
             )
         except ImportError as error:
             raise SettingsError(_no_driver(url, error)) from error
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, ValueError) as error:
             raise SettingsError(f"qbeat_database_url: {error}") from error
         self._judge = judge
         self._session = session
@@ -146,6 +146,9 @@ class Link:
                 connection = self.engine.connect()
             except (SQLAlchemyError, OSError) as error:
                 raise Unavailable(told(error)) from error
+            except (TypeError, ValueError) as error:
+                # What the driver says of an option in the URL that it does not know or cannot read.
+                raise SettingsError(f"qbeat_database_url: {told(error)}") from error
             self._connection = connection
             try:
                 for statement in self._session:

@@ -130,6 +130,12 @@ class Database(ABC):
         return sa.cast(column, sa.Text)
 
 
+def shown(url: sa.URL) -> str:
+    """A URL for people: without its password, wherever that stands."""
+    secret = {name: "***" for name in url.query if "pass" in name.lower()}
+    return url.update_query_dict(secret).render_as_string(hide_password=True)
+
+
 def raise_floor(connection: sa.Connection, floor: int) -> None:
     """Readers whose cursor is below this must load everything again."""
     meta = tables.meta

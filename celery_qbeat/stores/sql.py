@@ -16,7 +16,7 @@ from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Releas
 from celery_qbeat.stores import leader, ledger, pruning, reading, schema, tables
 from celery_qbeat.stores.claiming import Batch, among, chunks, clean
 from celery_qbeat.stores.connection import BadData, Link
-from celery_qbeat.stores.database import LOG_KEPT_US, RELOAD_ABOVE, Database
+from celery_qbeat.stores.database import LOG_KEPT_US, RELOAD_ABOVE, Database, shown
 from celery_qbeat.stores.leader import fence
 from celery_qbeat.stores.reading import key
 
@@ -82,8 +82,7 @@ class SqlStore:
         self._link.close()
 
     def describe(self) -> str:
-        secret = {name: "***" for name in self._url.query if "pass" in name.lower()}
-        return self._url.update_query_dict(secret).render_as_string(hide_password=True)
+        return shown(self._url)
 
     @property
     def instance(self) -> str:

@@ -153,6 +153,9 @@ def test_entries_in_code_run_beside_the_rows_and_are_never_written_into_them(pro
         ({"qbeat_pol_interval": 1}, r"unknown setting qbeat_pol_interval; did you mean qbeat_poll_interval\?"),
         ({"qbeat_poll_interval": 0.01}, r"qbeat_poll_interval = 0\.01: .*0\.05"),
         ({"qbeat_database_url": "oracle://x"}, "is not supported; use sqlite, postgresql"),
+        ({"qbeat_database_url": "jobs"}, "this is not a database URL; write it like postgresql://"),
+        ({"qbeat_database_url": "postgresql://me:word@h:port/x"}, "not a database URL;.* in the password %40 for @"),
+        ({"qbeat_database_url": "sqlite:///jobs.sqlite3?timeout=soon"}, "qbeat_database_url: .*'soon'"),
         ({"qbeat_redis_url": "redis://localhost:1/0", "qbeat_lock_ttl": 2.0}, "qbeat_lock_ttl"),
     ],
 )
@@ -174,13 +177,24 @@ def test_missing_tables_on_a_server_end_the_start_with_what_to_run(project: Proj
     assert "Traceback" not in beat.output()
 
 
-def test_a_database_that_is_away_at_the_start_is_waited_for_and_its_password_is_never_printed(project: Project) -> None:
-    project.configure(qbeat_database_url="postgresql://me:s3cret-word@127.0.0.1:1/jobs", qbeat_poll_interval=0.2)
-    beat = project.beat()
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:s3cret-word@127.0.0.1:1/jobs", r"postgresql://me:\*\*\*@127\.0\.0\.1:1/jobs"),
+        ("postgresql://me@127.0.0.1:1/jobs?password=s3cret-word", r"postgresql://me@127\.0\.0\.1:1/jobs"),
+    ],
+)
+def test_a_database_that_is_away_at_the_start_is_told_once_waited_for_and_its_password_is_never_printed(
+    project: Project, url: str, shown: str
+) -> None:
+    project.configure(qbeat_database_url=url, qbeat_poll_interval=0.05)
+    beat = project.beat("--loglevel=debug")
     beat.wait_output("database: away, nothing is dispatched until it is back")
-    beat.wait_output(r"db -> postgresql://me:\*\*\*@127\.0\.0\.1:1/jobs")
+    beat.wait_output(f"db -> {shown}")
+    wait_for(lambda: beat.output().count("beat: Waking up ") > 2)
     assert beat.running
     assert "s3cret-word" not in beat.output()
+    assert beat.output().count("database: away") == 1
 
 
 def test_a_signal_ends_a_beat_at_once_and_with_zero(project: Project) -> None:

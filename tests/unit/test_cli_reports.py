@@ -294,6 +294,23 @@ def test_the_program_of_its_own_works_on_tables_alone(mixed: Cli) -> None:
     assert CliRunner().invoke(main, ["-A", "no_such_module_here", "list"]).exit_code == 1
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "secret",
+        "postgresql://me:secret@h:port/x",
+        "mysql+pymysql://me:secret@127.0.0.1:1/x?no_such_option=1",
+        "sqlite:///x.sqlite3?timeout=soon",
+    ],
+)
+def test_a_url_that_cannot_be_used_is_one_sentence_without_the_password(url: str) -> None:
+    result = CliRunner().invoke(main, ["--database-url", url, "migrate"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: qbeat_database_url: ")
+    assert result.stderr.count("\n") == 1
+    assert "secret" not in result.stderr
+
+
 def test_a_server_that_is_away_is_one_sentence_without_the_password() -> None:
     for url in ("postgresql://me:secret@127.0.0.1:1/x", "mysql+pymysql://me:secret@127.0.0.1:1/x"):
         result = CliRunner().invoke(main, ["--database-url", url, "list"])
