@@ -62,13 +62,14 @@ def may_end(old: Verdict, new: Verdict) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """An app scope, a row of `qbeat_workers`. Empty tuples mean: not narrowed."""
+    """An app scope, a row of `qbeat_workers`. Empty tuples mean: not narrowed. `problem`: why none of its jobs runs."""
 
     name: str = ""
     enabled: bool = True
     queue: str = ""
     queues: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
+    problem: str = ""
 
 
 DEFAULT_SCOPE = Worker()
@@ -248,6 +249,9 @@ def _reading(row: _Row, rules: RowRules, workers: Mapping[str, Worker]) -> Readi
     check_payload(row.args, row.kwargs)
     if row.worker not in workers and row.worker != "":
         raise JobError(f"worker: {row.worker!r} is not a row of qbeat_workers", field="worker")
+    scope = workers.get(row.worker, DEFAULT_SCOPE)
+    if scope.problem:
+        raise JobError(f"worker: {row.worker!r} cannot be used: {scope.problem}", field="worker")
     if row.start_us is not None and row.end_us is not None and row.end_us < row.start_us:
         raise JobError("end_us: lies before start_us", field="end_us")
     schedule = parse(
@@ -267,7 +271,7 @@ def _reading(row: _Row, rules: RowRules, workers: Mapping[str, Worker]) -> Readi
         schedule=schedule,
         plan_key=plan_key,
         spec=spec,
-        scope=workers.get(row.worker, DEFAULT_SCOPE),
+        scope=scope,
         args=_NO_ARGS if row.args == _NO_ARGS else row.args,
         kwargs=_NO_KWARGS if row.kwargs == _NO_KWARGS else row.kwargs,
         enabled=row.enabled,
@@ -376,10 +380,14 @@ def _first_error(error: ValidationError) -> str:
 
 def read_worker(row: Mapping[str, Any]) -> Worker:
     """A row of `qbeat_workers`; lists are separated by commas or white space."""
+    texts = {name: row.get(name) or "" for name in ("name", "queue", "queues", "functions")}
+    bad = [name for name, text in texts.items() if not isinstance(text, str)]
+    if bad:
+        return Worker(name=str(row["name"]), problem=f"its {bad[0]} is {_shown(texts[bad[0]])}, which is no text")
     return Worker(
-        name=str(row["name"]),
+        name=texts["name"],
         enabled=bool(row["enabled"]),
-        queue=str(row.get("queue") or ""),
-        queues=tuple(str(row.get("queues") or "").replace(",", " ").split()),
-        functions=tuple(str(row.get("functions") or "").replace(",", " ").split()),
+        queue=texts["queue"],
+        queues=tuple(texts["queues"].replace(",", " ").split()),
+        functions=tuple(texts["functions"].replace(",", " ").split()),
     )

@@ -70,8 +70,11 @@ def title(text: str) -> None:
 
 
 def dump(value: Any) -> None:
-    """Print JSON: ASCII, so that no terminal and no pipe can spoil it."""
-    click.echo(json.dumps(value, indent=2))
+    """Print JSON: ASCII, so that no terminal and no pipe can spoil it.
+
+    What SQLite holds in place of a text, bytes for example, is shown as in the tables.
+    """
+    click.echo(json.dumps(value, indent=2, default=repr))
 
 
 def warn(text: str) -> None:

@@ -58,8 +58,10 @@ def chunks(items: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
 def among(connection: sa.Connection, column: sa.ColumnElement[T], values: Sequence[T]) -> sa.ColumnElement[bool]:
     """`column IN (values)`; as one array on PostgreSQL, whose driver is slow with a thousand parameters."""
     if connection.dialect.name != "postgresql":
-        # With the column's type: SQLite lets people use a blob as an id.
-        return column.in_(sa.bindparam(None, list(values), type_=column.type, expanding=True))
+        # With the column's type: SQLite lets people use a blob as an id, or a text that is no UTF-8 and read as bytes.
+        found = column.in_(sa.bindparam(None, list(values), type_=column.type, expanding=True))
+        raw = [sa.cast(sa.literal(value, sa.LargeBinary), sa.Text) for value in values if isinstance(value, bytes)]
+        return sa.or_(found, column.in_(raw)) if raw else found
     kind = sa.BigInteger if isinstance(column.type, sa.Integer) else sa.Text
     return column == sa.any_(sa.bindparam(None, list(values), type_=postgresql.ARRAY(kind)))
 

@@ -121,10 +121,6 @@ class Database(ABC):
         """Around a query that joins tables as a whole. After an error the connection is not used again."""
         return nullcontext()
 
-    def rows(self, connection: sa.Connection, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
-        """What people wrote, whatever they wrote."""
-        return connection.execute(query).all()
-
     def text(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """A JSON column as its text."""
         return sa.cast(column, sa.Text)

@@ -184,7 +184,7 @@ class SqlStore:
         )
 
     def _joined(self, connection: sa.Connection, query: sa.Select[Any]) -> list[tuple[Row, State | None]]:
-        rows = [dict(zip(ROW_COLUMNS, row, strict=True)) for row in self._database.rows(connection, query)]
+        rows = [dict(zip(ROW_COLUMNS, row, strict=True)) for row in connection.execute(query)]
         states = reading.states(connection, [row["id"] for row in rows])
         self._known.update((key(row["id"]), row["rev"]) for row in rows)
         return [(row, states.get(row["id"])) for row in rows]

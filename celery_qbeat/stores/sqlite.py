@@ -10,7 +10,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
-from sqlalchemy.exc import DBAPIError
 
 from celery_qbeat.errors import SchemaError
 from celery_qbeat.stores import tables
@@ -54,7 +53,7 @@ class SQLite(Database):
 
     def connect_args(self, url: sa.URL) -> dict[str, object]:
         """The beat's thread may not be the one that made the store, but only one uses it."""
-        options: dict[str, object] = {"check_same_thread": False}
+        options: dict[str, object] = {"check_same_thread": False, "factory": _Connection}
         return options if "timeout" in url.query else {**options, "timeout": BUSY_TIMEOUT_S}
 
     def judge(self, error: BaseException) -> Trouble:
@@ -110,7 +109,7 @@ class SQLite(Database):
             .where(meta.id == 1)
             .order_by(log.version)
         )
-        found = self.rows(connection, query)
+        found = connection.execute(query).all()
         if not found:
             raise SchemaError("the row of qbeat_meta is gone")
         instance, floor = found[0].instance, found[0].log_floor
@@ -130,22 +129,6 @@ class SQLite(Database):
     def prune_log(self, connection: sa.Connection, cursor: Cursor, before_us: int, limit: int) -> int:
         return prune_numbered(connection, cursor.last, before_us, limit)
 
-    def rows(self, connection: sa.Connection, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
-        """SQLite stores any bytes as text; those that are no UTF-8 are read again, with marks in their place."""
-        try:
-            return connection.execute(query).all()
-        except DBAPIError as error:
-            if "decode" not in str(error.orig):
-                raise
-        raw = connection.connection.dbapi_connection
-        if not isinstance(raw, sqlite3.Connection):
-            raise TypeError(f"{raw!r} is not a connection of sqlite3")
-        raw.text_factory = _with_marks
-        try:
-            return connection.execute(query).all()
-        finally:
-            raw.text_factory = str
-
     def text(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         return column
 
@@ -154,8 +137,19 @@ class SQLite(Database):
         return int(connection.exec_driver_sql("PRAGMA data_version").scalar_one())
 
 
-def _with_marks(text: bytes) -> str:
-    return text.decode(errors="replace")
+class _Connection(sqlite3.Connection):
+    """SQLite stores any bytes as text. Those that are no UTF-8 are read as bytes: no row that wants text takes them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.text_factory = _text
+
+
+def _text(text: bytes) -> str | bytes:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return text
 
 
 def _token(connection: sa.Connection) -> object:

@@ -87,6 +87,17 @@ def test_a_row_cannot_write_on_the_terminal(cli: Cli) -> None:
     assert "[bold]x[/bold]" in cli.run("show", row["id"]).stdout
 
 
+def test_bytes_in_place_of_text_are_shown_by_every_command(mixed: Cli) -> None:
+    with mixed.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE qbeat_jobs SET schedule = x'ff', description = CAST(x'fe' AS TEXT)")
+        connection.exec_driver_sql("INSERT INTO qbeat_workers (name) VALUES (CAST(x'ff' AS TEXT))")
+    for command in (["list"], ["show", "bad"], ["status"]):
+        assert mixed.run(*command).exit_code == 0
+        assert mixed.json(*command)
+    assert mixed.json("list")[0]["schedule"] == "b'\\xff'"
+    assert {row["condition"] for row in mixed.json("check", code=1)["problems"]} == {"bad"}
+
+
 def test_list_of_nothing_says_so(cli: Cli) -> None:
     assert cli.ok("list") == "no jobs\n"
     assert cli.ok("list", "x*") == "no such jobs\n"

@@ -366,3 +366,11 @@ def test_a_worker_s_lists_are_separated_by_commas_or_white_space() -> None:
     )
     assert found == Worker("shop", True, "", ("a", "b", "c"), ("app.a", "app.shop.*"))
     assert read_worker({"name": "", "enabled": 0}) == Worker("", False)
+
+
+def test_a_worker_that_is_no_text_stops_its_own_jobs() -> None:
+    broken = read_worker({"name": "shop", "enabled": 1, "queue": b"\xff"})
+    assert problem(worker="shop", workers={"shop": broken}) == (
+        "worker: 'shop' cannot be used: its queue is b'\\xff', which is no text"
+    )
+    assert read_worker({"name": b"\xff", "enabled": 1}).problem
