@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
@@ -28,6 +29,9 @@ KWARGS = "__kwargs__"
 NEVER_S = 86_400.0
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+_EXAMPLE = "{'task': 'shop.tasks.report', 'schedule': 300.0}"
+
 _Kind = Interval | Every | Daily | Cron
 
 
@@ -111,14 +115,42 @@ class Schedule(BaseSchedule):
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Any other Celery schedule, asked through `remaining_estimate`: it decides, DST mistakes included."""
+    """Any other Celery schedule, asked through `remaining_estimate`: it decides, DST mistakes included.
+
+    `name`: of its entry, for the log. Raises ScheduleError for a schedule that cannot be asked.
+    """
 
     schedule: Any
+    name: str = ""
     zone: str = "UTC"
     kind: ClassVar[str] = "celery"
     relative: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        kind = type(self.schedule)
+        decides, estimates = (_definer(kind, method) for method in ("is_due", "remaining_estimate"))
+        if estimates is BaseSchedule or (decides is not estimates and issubclass(decides, estimates)):
+            raise ScheduleError(
+                f"{kind.__name__} decides in is_due, which cannot be asked ahead of time; let its remaining_estimate "
+                "decide, or use celery_qbeat.Schedule",
+                field="schedule",
+            )
+        self._ask(to_us(datetime.now(UTC)))
+
     def next_after(self, t: int, /) -> int | None:
+        """None, too, when the schedule raises: it is anybody's code, and must not stop the others."""
+        try:
+            return self._ask(t)
+        except Exception as error:
+            log.error(
+                "beat_schedule entry %r stops until the next start: its schedule raised %s: %s",
+                self.name,
+                type(error).__name__,
+                error,
+            )
+            return None
+
+    def _ask(self, t: int) -> int:
         moment = _EPOCH + timedelta(microseconds=t)
         frozen = copy(self.schedule)
         frozen.nowfun = lambda: moment
@@ -138,13 +170,22 @@ class Foreign:
         return 0
 
 
+def _definer(kind: type, method: str) -> type:
+    """The class whose `method` counts; Celery's own all decide by their estimate."""
+    found = next(each for each in kind.__mro__ if method in vars(each))
+    return BaseSchedule if method == "is_due" and found.__module__ == BaseSchedule.__module__ else found
+
+
 def code_jobs(app: Any) -> list[Job]:
     """The entries of `app.conf.beat_schedule` as jobs. An entry that cannot be used is logged and left out."""
     found = []
     for name, entry in _entries(app).items():
         try:
             found.append(_job(name, entry, app))
-        except (ScheduleError, TypeError, KeyError, ValueError, AttributeError) as error:
+        except ScheduleError as error:
+            log.error("beat_schedule entry %r will not run: %s", name, error)
+        except Exception as error:
+            # Anybody's code: a schedule that is asked, a repr.
             log.error("beat_schedule entry %r will not run: %s: %s", name, type(error).__name__, error)
     return found
 
@@ -160,8 +201,17 @@ def _entries(app: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def _job(name: str, entry: Mapping[str, Any], app: Any) -> Job:
-    schedule = from_celery(maybe_schedule(entry["schedule"], entry.get("relative", False), app=app))
-    spec = json.dumps(["code", repr(schedule)])
+    missing = [key for key in ("task", "schedule") if entry.get(key) is None]
+    if missing:
+        raise ScheduleError(f"it has no {missing[0]!r}; write e.g. {_EXAMPLE}")
+    given = entry["schedule"]
+    if not isinstance(given, int | float | timedelta) and not hasattr(given, "remaining_estimate"):
+        raise ScheduleError(f"schedule {given!r} is no schedule of Celery; write e.g. {_EXAMPLE}", field="schedule")
+    celerys = maybe_schedule(given, entry.get("relative", False), app=app)
+    schedule = from_celery(celerys, name)
+    deadline = app.conf.beat_cron_starting_deadline if isinstance(celerys, crontab) else None
+    # Without addresses: the same definition after a restart.
+    spec = json.dumps(["code", _ADDRESS.sub("", repr(schedule))])
     options = dict(entry.get("options") or {})
     options[ARGS] = entry.get("args") or ()
     options[KWARGS] = entry.get("kwargs") or {}
@@ -172,13 +222,14 @@ def _job(name: str, entry: Mapping[str, Any], app: Any) -> Job:
         plan_key=fingerprint(spec),
         spec=spec,
         overlap="allow",
+        grace_us=None if deadline is None else round(deadline * 1_000_000),
         rev=None,
         options=options,
     )
 
 
-def from_celery(schedule: Any) -> schedules.Schedule:
-    """The exact schedule that means the same as a Celery one; `Foreign` where there is none.
+def from_celery(schedule: Any, name: str = "") -> schedules.Schedule:
+    """The exact schedule that means the same as a Celery one; `Foreign` where there is none. Raises ScheduleError.
 
     A plain `crontab` keeps Celery's reading (both day fields must match) and loses its DST mistakes: no hour is lost
     when the clock goes back.
@@ -191,7 +242,7 @@ def from_celery(schedule: Any) -> schedules.Schedule:
             return _from_crontab(schedule, zone)
     if type(schedule) is celery_interval and not schedule.relative and schedule.nowfun is None:
         return Interval(schedule.run_every.total_seconds())
-    return Foreign(schedule)
+    return Foreign(schedule, name)
 
 
 def _from_crontab(cron: Any, zone: str) -> Cron:

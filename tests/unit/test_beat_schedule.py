@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.beat import PersistentScheduler
-from celery.schedules import crontab, schedule
+from celery.schedules import BaseSchedule, crontab, schedule
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,8 +115,65 @@ def test_entries_become_trusted_jobs_with_their_own_arguments_and_options() -> N
 def test_one_bad_entry_is_logged_and_the_others_run(caplog: pytest.LogCaptureFixture) -> None:
     app = app_with(bad={"task": "t.x", "schedule": object()}, none={"schedule": 5}, good={"task": "t.y", "schedule": 5})
     assert [job.id for job in code_jobs(app)] == ["code:good"]
-    assert "'bad' will not run" in caplog.text
-    assert "'none' will not run" in caplog.text
+    assert "'bad' will not run: schedule <object object at" in caplog.text
+    assert "'none' will not run: it has no 'task'; write e.g. {'task': 'shop.tasks.report', 'sch" in caplog.text
+
+
+class Weekdays(crontab):
+    def is_due(self, last_run_at: datetime) -> Any:
+        return super().is_due(last_run_at) if last_run_at.weekday() < 5 else (False, 60.0)
+
+
+class OnlyIsDue(BaseSchedule):
+    def is_due(self, last_run_at: datetime) -> Any:
+        return True, 2.0
+
+
+class Broken(schedule):
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        raise RuntimeError("no tide table")
+
+
+class Fragile(schedule):
+    """Raises from 2100 on; decides in both methods."""
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        return self.remaining_estimate(last_run_at) <= timedelta(0), 1.0
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        if last_run_at.year >= 2100:
+            raise RuntimeError("no tide table")
+        return timedelta(minutes=1)
+
+    __repr__ = object.__repr__
+
+
+def test_a_schedule_that_cannot_be_asked_ahead_is_left_out_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    schedules = {"days": Weekdays(), "only": OnlyIsDue(), "broken": Broken(60), "good": Fragile(60)}
+    app = app_with(**{name: {"task": "t.x", "schedule": made} for name, made in schedules.items()})
+    assert [job.id for job in code_jobs(app)] == ["code:good"]
+    for name, kind in (("days", "Weekdays"), ("only", "OnlyIsDue")):
+        assert f"{name!r} will not run: {kind} decides in is_due, which cannot be asked ahead of time" in caplog.text
+    assert "'broken' will not run: RuntimeError: no tide table" in caplog.text
+
+
+def test_a_schedule_that_raises_later_stops_its_own_entry(caplog: pytest.LogCaptureFixture) -> None:
+    [job] = code_jobs(app_with(tide={"task": "t.x", "schedule": Fragile(60)}))
+    now = to_us(utc("2026-06-01T12:00:00"))
+    assert job.schedule.next_after(now) == now + 60_000_000
+    assert job.schedule.next_after(to_us(utc("2100-01-01T00:00:00"))) is None
+    assert "'tide' stops until the next start: its schedule raised RuntimeError: no tide table" in caplog.text
+
+
+def test_a_schedule_without_a_repr_keeps_its_plan_after_a_restart() -> None:
+    keys = [code_jobs(app_with(x={"task": "t.x", "schedule": made}))[0].plan_key for made in (Fragile(60), Fragile(60))]
+    assert keys[0] == keys[1]
+
+
+def test_celerys_starting_deadline_is_the_grace_of_crontabs() -> None:
+    app = app_with(cron={"task": "t.x", "schedule": crontab()}, plain={"task": "t.x", "schedule": 60})
+    app.conf.beat_cron_starting_deadline = 90
+    assert {job.id: job.grace_us for job in code_jobs(app)} == {"code:cron": 90_000_000, "code:plain": None}
 
 
 def test_a_crontab_keeps_celerys_reading_and_loses_no_hour_when_the_clock_goes_back() -> None:
