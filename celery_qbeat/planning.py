@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_qbeat.jobs import Job, Run, State, Verdict, task_id
+from celery_qbeat.jobs import CODE_PREFIX, Job, Run, State, Verdict, task_id
 
 ONCE_TOLERANCE_US = 60_000_000
 """A `once` job that is first seen later than this after its instant is missed, not sent."""
@@ -97,7 +97,9 @@ def bounded(job: Job, slot: int | None) -> int | None:
 
 
 def first_slot(job: Job, now: int) -> int | None:
-    """The first slot of a job that was never planned before."""
+    """The first slot of a job that was never planned before: of an entry in code after its interval, as Celery does."""
+    if job.id.startswith(CODE_PREFIX):
+        return slot_from_now(job, None, now)
     start = job.start_us
     if start is not None and start > now:
         return _slot_from_start(job, start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_qbeat.jobs import Job
-from celery_qbeat.schedules import Daily, Every, Interval, parse
+from celery_qbeat.schedules import Daily, Every, Interval, Schedule, parse
 from tests.unit.engine.rig import MINUTE, SECOND, Rig, at
 
 NOON = at("2026-06-01T12:00:00")
@@ -20,35 +20,44 @@ def test_an_entry_in_code_runs_beside_the_rows_and_is_no_row() -> None:
     rig = Rig(code_jobs=[code()])
     rig.insert("j", "every", "1m")
     rig.run(121)
-    assert rig.slots("code:mine") == rig.slots("j") == [NOON + minute * MINUTE for minute in range(3)]
+    assert rig.slots("code:mine") == rig.slots("j")[1:] == [NOON + MINUTE, NOON + 2 * MINUTE]
     assert set(rig.store.rows) == {"j"}
     assert rig.state("code:mine").last_slot_us == NOON + 2 * MINUTE
 
 
+@pytest.mark.parametrize("schedule", [Interval(600.0), Every(10 * MINUTE)])
+def test_an_entry_in_code_first_fires_after_its_interval_also_over_a_restart(schedule: Schedule) -> None:
+    rig = Rig(code_jobs=[code(schedule=schedule, plan_key="i")])
+    rig.run(300)
+    rig.restart(down_for=5)
+    rig.run(600)
+    assert rig.slots("code:mine") == [NOON + 10 * MINUTE]
+
+
 def test_an_entry_in_code_is_trusted() -> None:
     rig = Rig(code_jobs=[Job("code:x", "celery.backend_cleanup", Every(MINUTE), plan_key="x")])
-    rig.tick()
+    rig.run(61)
     assert [shipment.job.fn for shipment in rig.outbox.sent] == ["celery.backend_cleanup"]
 
 
 def test_a_restart_keeps_the_state_of_entries_in_code() -> None:
     rig = Rig(code_jobs=[code(schedule=Interval(600.0), plan_key="i")])
-    rig.run(5)
+    rig.run(605)
     rig.restart(down_for=5)
     rig.run(600)
-    assert rig.slots("code:mine") == [NOON, NOON + 10 * MINUTE]
+    assert rig.slots("code:mine") == [NOON + 10 * MINUTE, NOON + 20 * MINUTE]
 
 
 def test_an_entry_that_left_the_code_is_gone() -> None:
     rig = Rig(code_jobs=[code("old"), code("kept")])
-    rig.run(5)
+    rig.run(65)
     rig.parts["code_jobs"] = [code("kept")]
     rig.restart(down_for=60)
     rig.run(120)
     assert len(rig.slots("code:old")) == 1
     assert "code:old" not in rig.store.state
-    assert rig.store.history[-1] == ("code:old", at("2026-06-01T12:01:05"), None)
-    assert rig.verdicts("code:old") == ["sent", "missed"], "the slot of 12:01 was due when it left"
+    assert rig.store.history[-1] == ("code:old", at("2026-06-01T12:02:05"), None)
+    assert rig.verdicts("code:old") == ["sent", "missed"], "the slot of 12:02 was due when it left"
 
 
 def test_an_entry_whose_schedule_changed_in_the_code_is_planned_from_now() -> None:
@@ -65,7 +74,7 @@ def test_a_reload_and_a_table_without_rows_leave_entries_in_code_alone() -> None
     rig.tick()
     rig.store.database.log.append(("T", None))
     rig.run(120)
-    assert len(rig.slots("code:mine")) == 3
+    assert rig.slots("code:mine") == [NOON + MINUTE, NOON + 2 * MINUTE]
 
 
 def test_a_row_with_the_id_of_an_entry_in_code_does_not_touch_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -76,7 +85,7 @@ def test_a_row_with_the_id_of_an_entry_in_code_does_not_touch_it(caplog: pytest.
     rig.run(60)
     rig.store.delete("code:mine")
     rig.run(60)
-    assert rig.slots("code:mine") == [NOON + minute * MINUTE for minute in range(4)]
+    assert rig.slots("code:mine") == [NOON + minute * MINUTE for minute in range(1, 4)]
     assert [message for message in caplog.messages if "code:mine" in message] == [
         "row 'code:mine' will not run: an entry of beat_schedule has this id; choose another one for the row"
     ] * 2
@@ -84,12 +93,12 @@ def test_a_row_with_the_id_of_an_entry_in_code_does_not_touch_it(caplog: pytest.
 
 def test_an_entry_in_code_overlaps_as_it_says_and_can_be_asked_for() -> None:
     rig = Rig(code_jobs=[code(overlap="skip")])
-    rig.run(61)
+    rig.run(121)
     assert rig.verdicts("code:mine") == ["sent", "skipped"]
     rig.landings.end(rig.sent_id("code:mine"))
     rig.store.ask("code:mine", NOON + 77)
     rig.run(5)
-    assert rig.slots("code:mine") == [NOON, NOON + 77]
+    assert rig.slots("code:mine") == [NOON + MINUTE, NOON + 77]
 
 
 def test_a_plain_celery_schedule_kept_as_parsed_text_is_the_same_entry_after_a_restart() -> None:
