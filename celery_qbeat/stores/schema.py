@@ -16,6 +16,7 @@ qbeat_status and, on MySQL and MariaDB, on what that view reads: qbeat_jobs and 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -52,7 +53,8 @@ def migrate(link: Link) -> None:
         if found.owner != "alembic":
             raise SchemaError(f"the tables of this database belong to {found.owner}: run {_remedy(found)}")
         _refuse_newer(found)
-    # Alembic is read only where there is something to migrate: it is large, and tells every log that it is there.
+    # Alembic is large, so it is read only where there is something to migrate; its import alone fills a log.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     from celery_qbeat.stores.upgrade import upgrade
 
     link.write(upgrade)

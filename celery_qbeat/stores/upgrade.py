@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -37,7 +36,6 @@ def config(connection: sa.Connection) -> Config:
 
 def upgrade(connection: sa.Connection) -> None:
     """Run the migrations that are missing, and make triggers and view anew."""
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     if connection.dialect.name == "postgresql":
         # Two at once: the second waits and finds the work done.
         connection.exec_driver_sql("SET LOCAL lock_timeout = '30s'")

@@ -50,6 +50,7 @@ def test_without_any_setting_a_row_in_the_sqlite_file_runs_on_a_worker(project: 
         r"beat: writer \(standalone, epoch 1\); database sqlite:///.*celery-qbeat\.sqlite3; rows .*"
     )
     assert "0 bad" in line.group()
+    assert "alembic" not in beat.output()
     by_hand(project, MINIMAL.format("shop.hello", "proj.tasks.record", "interval", "1"))
     records = project.wait_records(2)
     assert {record["task"] for record in records} == {"proj.tasks.record"}
