@@ -296,6 +296,11 @@ def _check_id(job_id: str) -> None:
         raise JobError(
             f"id: {job_id!r} starts with {CODE_PREFIX!r}, which is kept for entries of beat_schedule", field="id"
         )
+    if job_id.endswith(" "):
+        # Its state would be that of the other id there, and each look at the two would differ.
+        raise JobError(
+            f"id: {job_id!r} ends with a blank, which MariaDB and MySQL do not tell from the id without it", field="id"
+        )
     if not job_id.isprintable():
         raise JobError(
             f"id: {job_id!r} has a character that cannot be printed; choose one like 'shop.cleanup.hourly'", field="id"

@@ -184,6 +184,7 @@ POISON: list[tuple[dict[str, Any], str, str]] = [
     ({"worker": "Shop"}, "worker: 'Shop'", "not a row of qbeat_workers"),
     ({"id": "a\x00b"}, r"id: 'a\x00b'", "cannot be printed"),
     ({"id": "a\nb"}, r"id: 'a\nb'", "cannot be printed"),
+    ({"id": "a "}, "id: 'a ' ends with a blank", "MariaDB"),
     ({"schedule": "1m\x00"}, r"schedule '1m\x00' ", "control character"),
     ({"args": '["\x00"]'}, "args: ", "is not JSON"),
     ({"id": "code:mine"}, "id: 'code:mine' ", "kept for entries of beat_schedule"),
