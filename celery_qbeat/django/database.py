@@ -23,7 +23,7 @@ OWNER = "django"
 _TRIGGERS = {
     "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name LIKE 'qbeat\\_%' ESCAPE '\\'",
     "mysql": "SELECT trigger_name FROM information_schema.triggers WHERE trigger_schema = DATABASE()",
-    "postgresql": "SELECT tgname FROM pg_trigger WHERE tgrelid IN "
+    "postgresql": "SELECT tgname FROM pg_trigger WHERE tgenabled IN ('O', 'A') AND tgrelid IN "
     "(to_regclass('qbeat_jobs'), to_regclass('qbeat_workers'), to_regclass('qbeat_requests'))",
 }
 
@@ -97,7 +97,7 @@ def _complete(connection: Any) -> bool:
 
 
 def missing_triggers(connection: Any) -> set[str]:
-    """The names of the triggers that should be there and are not."""
+    """The names of the triggers that should be there, and would fire, and are not."""
     with connection.cursor() as cursor:
         cursor.execute(_TRIGGERS[dialect_of(connection)])
         found = {str(row[0]) for row in cursor.fetchall()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from celery import Celery
 from django.apps import apps
 from django.core.checks import run_checks
+from django.core.management import call_command
 from django.db import connections
 from django.test import override_settings
 
@@ -76,17 +78,45 @@ def test_the_router_keeps_the_tables_out_of_other_databases(
     assert "qbeat_jobs" not in connections[alias].introspection.table_names()
 
 
-def test_missing_triggers_are_an_error_and_migrate_is_the_cure(
+def test_missing_triggers_are_pointed_out_and_migrate_is_the_cure(
     sqlite_url: str, django_database: Callable[[str], str], celery_app: Celery, db: None
 ) -> None:
     alias = django_database(sqlite_url)
     by_django(alias)
     with connections[alias].cursor() as cursor:
         cursor.execute("DROP TRIGGER qbeat_jobs_del")
-    assert found(databases=[alias]) == ["qbeat.E005"]
+    assert found(databases=[alias]) == ["qbeat.W005"]
     assert "qbeat_jobs_del" in said(databases=[alias])
+    # As from the command line: with the checks, which an error would end it by.
+    call_command("migrate", "qbeat", database=alias, verbosity=0, skip_checks=False, stderr=StringIO())
+    assert found(databases=[alias]) == []
+
+
+def test_disabled_triggers_are_pointed_out_and_made_anew(
+    postgres_url: str, django_database: Callable[[str], str], celery_app: Celery, db: None
+) -> None:
+    alias = django_database(postgres_url)
+    by_django(alias)
+    with connections[alias].cursor() as cursor:
+        cursor.execute("ALTER TABLE qbeat_jobs DISABLE TRIGGER USER")
+    assert found(databases=[alias]) == ["qbeat.W005"]
     by_django(alias)
     assert found(databases=[alias]) == []
+
+
+def test_the_database_in_memory_of_a_test_run_is_none_of_our_business(db: None, celery_app: Celery) -> None:
+    alias = add({"ENGINE": "django.db.backends.sqlite3", "NAME": "file:memorydb_x?mode=memory&cache=shared"})
+    by_django(alias)
+    celery_app.conf.qbeat_django_database = alias
+    with override_settings(DATABASE_ROUTERS=ROUTERS):
+        assert found(databases=[alias]) == []
+    connections[alias].close()
+
+
+def test_a_database_in_memory_of_ones_own_is_an_error(db: None, celery_app: Celery) -> None:
+    celery_app.conf.qbeat_django_database = add({"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"})
+    with override_settings(DATABASE_ROUTERS=ROUTERS):
+        assert found() == ["qbeat.E002"]
 
 
 def test_sqlite_transactions_that_may_find_the_database_locked_are_pointed_out(
