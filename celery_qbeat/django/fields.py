@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import models
+
+MOST_BYTES = 65_535
+"""What a column `text` of MySQL holds."""
 
 
 class TextLine(models.CharField):
@@ -25,8 +29,16 @@ class Key(TextLine):
         return super().db_type(connection)
 
 
+def _at_most_64_kib(value: str) -> None:
+    size = len(value.encode())
+    if size > MOST_BYTES:
+        raise ValidationError(f"This is {size:,} bytes long; at most {MOST_BYTES:,} fit.")
+
+
 class Text(models.TextField):
     """A text of up to 64 KiB."""
+
+    default_validators = (_at_most_64_kib,)
 
     def db_type(self, connection: Any) -> str:
         return "text"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -70,6 +71,14 @@ def test_a_row_that_the_form_saves_is_one_that_the_scheduler_reads(site: Any) ->
         ({"kwargs": '{"a": NaN}'}, "kwargs", "NaN is not JSON"),
         ({"args": "[" * 60_000}, "args", "nested too deeply"),
         ({"kwargs": '{"a": "' + "x" * 70_000 + '"}'}, "args", "bytes together"),
+        (
+            {"kwargs": '{"a": "\\\\ \\ud83d\\ude00 \\u0000"}'},
+            "kwargs",
+            "Line 1, column 24: Not every database can store",
+        ),
+        ({"args": '["\\ud800"]'}, "args", "Line 1, column 3: Not every database can store \\ud800"),
+        ({"args": "[" * 31 + "]" * 31}, "args", "at most 30 levels"),
+        ({"description": "é" * 33_000}, "description", "66,000 bytes long; at most 65,535 fit"),
     ],
 )
 def test_what_is_wrong_is_said_beside_its_field(site: Any, columns: dict[str, Any], field: str, words: str) -> None:
@@ -90,6 +99,12 @@ def test_an_error_in_json_points_at_line_and_column(site: Any) -> None:
     assert "Line 3, column 11: Expecting value." in errors(answer)["kwargs"]
     page = answer.content.decode()
     assert "  &quot;mode&quot;: fast<br>          ▲</code>" in page
+
+
+def test_the_spot_is_where_it_stands_in_the_field_whatever_is_above_it_and_before_it(site: Any) -> None:
+    answer = site.post(ADD, typed(kwargs='\r\n\r\n{\t"a": "\u2028", b}'))
+    assert "Line 3, column 13" in errors(answer)["kwargs"]
+    assert "{ &quot;a&quot;: &quot; &quot;, b}<br>            ▲</code>" in answer.content.decode()
 
 
 def test_a_scope_narrows_tasks_and_queues(site: Any) -> None:
@@ -152,6 +167,37 @@ def test_saving_writes_only_what_was_changed(site: Any) -> None:
     assert '"rev"' not in updates[0]
 
 
+def test_another_zone_takes_the_wall_times_with_it(site: Any) -> None:
+    job = make_job(timezone="UTC", start_us=1_796_112_000_000_000, end_us=1_796_112_000_000_000 + 3_600_000_000)
+    same = {"id": None, "schedule_kind": "every", "schedule": "1h"}
+    shown = {"start_us": "2026-12-01T08:00:00", "end_us": "2026-12-01T09:00:00"}
+    assert site.post(change(job.pk), typed(**same, **shown, timezone="Asia/Kolkata")).status_code == 302
+    job.refresh_from_db()
+    assert job.start_us == 1_796_112_000_000_000 - 19_800_000_000
+    page = site.get(change(job.pk)).content.decode()
+    assert f'value="{shown["start_us"]}"' in page
+    assert f'value="{shown["end_us"]}"' in page
+
+
+@pytest.mark.parametrize("us", [2**62, -(2**62), 10**18])
+def test_a_limit_that_no_calendar_has_is_shown_and_can_be_removed(site: Any, us: int) -> None:
+    job = make_job(timezone="UTC", end_us=us)
+    assert f"The row has {us} there" in site.get(change(job.pk)).content.decode()
+    answer = site.post(change(job.pk), typed(id=None, timezone="UTC", schedule_kind="every", schedule="1h"))
+    assert answer.status_code == 302, errors(answer)
+    job.refresh_from_db()
+    assert job.end_us is None
+
+
+@pytest.mark.parametrize(("before", "after"), [([1], "[true]"), ([0], "[false]"), ([1], "[1.0]"), ([True], "[1]")])
+def test_json_values_that_python_takes_for_equal_are_still_an_edit(site: Any, before: Any, after: str) -> None:
+    job = make_job(timezone="UTC", args=before)
+    form = typed(id=None, timezone="UTC", schedule_kind="every", schedule="1h", args=after)
+    assert site.post(change(job.pk), form).status_code == 302
+    job.refresh_from_db()
+    assert json.dumps(job.args) == after
+
+
 def test_a_page_that_was_open_while_somebody_else_edited_asks_once(site: Any) -> None:
     job = make_job(timezone="UTC")
     seen = job_rev(job)
@@ -179,7 +225,21 @@ def test_a_row_that_sql_wrote_badly_opens_and_can_be_repaired(site: Any) -> None
     assert page.status_code == 200
     assert "is no kind of schedule" in page.content.decode()
     assert site.post(change("bad"), typed(id=None)).status_code == 302
-    assert Job.objects.get(pk="bad").schedule == "02:30"
+    job = Job.objects.get(pk="bad")
+    assert (job.schedule, job.days_only) == ("02:30", "")
+
+
+@pytest.mark.parametrize("zone", ["Europe", "../etc", ""])
+def test_a_row_with_limits_in_a_zone_that_is_none_opens(site: Any, zone: str) -> None:
+    insert("qbeat_jobs", id="bad", fn="x", schedule_kind="daily", schedule="02:00", timezone=zone, start_us=5)
+    assert site.get(change("bad")).status_code == 200
+
+
+@pytest.mark.parametrize("query", ["start_us=2026-12-01T09:00", "end_us=5", "args=[1]", "timezone=Europe&start_us=x"])
+def test_a_form_can_be_filled_in_by_its_address(site: Any, query: str) -> None:
+    page = site.get(f"{ADD}?{query}")
+    assert page.status_code == 200
+    assert f'value="{query.rpartition("=")[2]}"' in page.content.decode() or "args" in query
 
 
 def test_a_cron_row_is_saved_with_a_word_when_cron_is_reserved(site: Any, celery_app: Any) -> None:

@@ -82,10 +82,9 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
 
     def save_model(self, request: Any, obj: Any, form: Any, change: bool) -> None:
         """Only the columns that were changed are written."""
-        names = [name for name in form.changed_data if name in form._meta.fields]
         if not change:
             obj.save(force_insert=True)
-        elif names:
+        elif names := form.columns_to_write():
             obj.save(update_fields=names)
         if form.reading is not None and form.reading.problem:
             self.message_user(request, f"Saved, but {form.reading.problem}.", messages.WARNING)

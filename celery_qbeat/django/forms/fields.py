@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from django import forms
@@ -25,6 +26,15 @@ WEEKDAYS = (
 )
 
 
+DEEPEST = 30
+"""How deep JSON may be nested: MariaDB refuses more than 31 levels."""
+
+# A character that PostgreSQL or MariaDB cannot store: NUL, half of a pair. Escaped backslashes and pairs are skipped.
+_ESCAPE = re.compile(
+    r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u0000|\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+
+
 class WeekdaysField(forms.MultipleChoiceField):
     """Seven boxes for a column like `1,2,3` or `mon-fri`."""
 
@@ -44,7 +54,9 @@ class WeekdaysField(forms.MultipleChoiceField):
         return ",".join(sorted(super().clean(value)))
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        return set(self.prepare_value(initial) or ()) != set(data or ())
+        """A text that is no list of weekdays has no boxes, so whatever is ticked is something else."""
+        boxes = set(self.prepare_value(initial) or ())
+        return boxes != set(data or ()) or bool(initial and not boxes)
 
 
 class DatesField(forms.CharField):
@@ -81,7 +93,8 @@ class JsonField(forms.CharField):
     """JSON whose errors point at line and column."""
 
     def __init__(self, kind: type, example: str, **options: Any) -> None:
-        super().__init__(required=False, widget=JsonText, **options)
+        # Not stripped, so that lines are counted as they stand there.
+        super().__init__(required=False, strip=False, widget=JsonText, **options)
         self.kind = kind
         self.example = example
 
@@ -94,6 +107,9 @@ class JsonField(forms.CharField):
             return self.kind()
         try:
             found = json.loads(text, parse_constant=_no_number)
+            for escape in _ESCAPE.finditer(text):
+                if escape[1]:
+                    raise json.JSONDecodeError(f"Not every database can store {escape[1]}", text, escape.start())
         except json.JSONDecodeError as error:
             raise ValidationError(_pointed_at(text, error)) from None
         except RecursionError:
@@ -103,13 +119,33 @@ class JsonField(forms.CharField):
         if not isinstance(found, self.kind):
             name = "list" if self.kind is list else "object"
             raise ValidationError(f"This is JSON, but not a JSON {name}; write it like {self.example}.")
+        if _deeper(found, DEEPEST):
+            raise ValidationError(f"This is nested too deeply: at most {DEEPEST} levels.")
         return found
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         try:
-            return bool(self.clean(data) != initial)
+            # As JSON: for Python, 1 and true are equal.
+            return _canonical(self.clean(data)) != _canonical(initial)
         except ValidationError:
             return True
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects are nested deeper than so many levels."""
+    layer = [value]
+    for _ in range(levels):
+        layer = [
+            inner
+            for outer in layer
+            if isinstance(outer, list | dict)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return any(isinstance(inner, list | dict) for inner in layer)
 
 
 def _no_number(word: str) -> None:
@@ -117,9 +153,10 @@ def _no_number(word: str) -> None:
 
 
 def _pointed_at(text: str, error: json.JSONDecodeError) -> SafeString:
-    line = text.splitlines()[error.lineno - 1] if error.lineno <= len(text.splitlines()) else ""
+    line = text.split("\n")[error.lineno - 1].rstrip("\r")
     start = max(0, error.colno - 31)
-    shown = line[start : error.colno + 30]
+    # One column for each character, tabs and separators of lines, too.
+    shown = "".join(sign if sign.isprintable() else " " for sign in line[start : error.colno + 30])
     return format_html(
         'Line {}, column {}: {}.<code class="qb-pointer">{}<br>{}▲</code>',
         error.lineno,

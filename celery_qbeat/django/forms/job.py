@@ -26,6 +26,7 @@ from celery_qbeat.schedules import parse, parse_days
 
 _LEADING = re.compile(r"([a-z_]+)")
 _OFFERED = ("Etc/", "SystemV/", "US/")
+TIMES = ("start_us", "end_us")
 
 
 @cache
@@ -72,10 +73,18 @@ class JobForm(forms.ModelForm):
             self.fields["schedule"].help_text = kind_help()
         self.initial["seen_rev"] = self.instance.rev if self.instance.pk else ""
         self._offer()
-        zone = self.initial.get("timezone") or "UTC"
-        for name in ("start_us", "end_us"):
+        self.moved: set[str] = set()
+        for name in TIMES:
             if name in self.fields:
-                self.initial[name] = local_text(self.initial.get(name), zone)
+                self._show_time(name)
+
+    def _show_time(self, name: str) -> None:
+        """In the row's zone. What stands in the address of the page to add a job is a text already."""
+        value = self.initial.get(name)
+        if value is not None and not isinstance(value, str):
+            self.initial[name] = local_text(value, self.initial.get("timezone") or "UTC")
+            if not self.initial[name]:
+                self.fields[name].help_text = f"The row has {value} there, which is no time: saving removes it."
 
     def _offer(self) -> None:
         """Fill the lists that depend on the project."""
@@ -155,12 +164,13 @@ class JobForm(forms.ModelForm):
             return text
 
     def _read_times(self, data: dict[str, Any]) -> None:
+        """Wall times are those of the row's zone: another zone makes another instant of the same text."""
         zone = data.get("timezone") or "UTC"
         kept = zone == self.initial.get("timezone")
-        for name in ("start_us", "end_us"):
-            text = data.get(name) or ""
-            if kept and text == (self.initial.get(name) or ""):
-                data[name] = getattr(self.instance, name)
+        for name in TIMES:
+            text, before = data.get(name) or "", getattr(self.instance, name)
+            if kept and text and text == self.initial.get(name):
+                data[name] = before
                 continue
             try:
                 data[name] = parse("once", text, timezone=zone).first(0) if text else None
@@ -169,6 +179,12 @@ class JobForm(forms.ModelForm):
                     self.add_error(name, str(error).removeprefix("schedule "))
                 else:
                     data[name] = None
+            if data.get(name) != before:
+                self.moved.add(name)
+
+    def columns_to_write(self) -> list[str]:
+        """Those that differ from what the page was opened with."""
+        return [name for name in self._meta.fields if name in self.changed_data or name in self.moved]
 
     def _check_schedule(self, data: dict[str, Any]) -> None:
         if any(name not in data for name in COLUMNS):
@@ -217,11 +233,12 @@ class JobForm(forms.ModelForm):
 
 
 def local_text(us: int | None, zone: str) -> str:
-    """An instant as the picker wants it; empty for none."""
+    """An instant as the picker wants it; empty for none, and for one that no calendar has."""
     if us is None:
         return ""
     try:
         found = moment(us, zoneinfo.ZoneInfo(zone))
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError):
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        # OSError: a folder of zones, such as "Europe".
         found = moment(us, zoneinfo.ZoneInfo("UTC"))
     return "" if found is None else found.strftime("%Y-%m-%dT%H:%M:%S")
