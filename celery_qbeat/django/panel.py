@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -15,7 +14,7 @@ from celery_qbeat.django.models.people import row_of
 from celery_qbeat.django.pictures import Bar, timeline
 from celery_qbeat.django.preview import slots_of
 from celery_qbeat.django.project import Project
-from celery_qbeat.django.times import DAY
+from celery_qbeat.django.times import DAY, viewers_zone
 from celery_qbeat.jobs import IN_FLIGHT, State, Verdict, read_row
 
 RUNS_DRAWN, NEXT_DRAWN, DAYS_COUNTED = 30, 8, 7
@@ -25,13 +24,18 @@ _ENDED = (Verdict.SUCCEEDED, Verdict.FAILED, Verdict.LOST, Verdict.UNKNOWN_TASK,
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`rate`: per cent of the ended runs of the last seven days that succeeded; None when none ended."""
+    """`rate`: per cent of the ended runs of the last seven days that succeeded; None when none ended.
+
+    `unplanned`: it has next firings, but no beat has planned them yet. `zone`: that of all times on the page.
+    """
 
     picture: SafeString
     state: Any
     problem: str
     late: bool
     paused: str
+    unplanned: bool
+    zone: str
     rate: float | None
     ended: int
     flying: int
@@ -41,20 +45,22 @@ def panel(job: Any, project: Project, now: int) -> Panel:
     """Everything for one job; a bounded number of queries, each on an index."""
     state = getattr(job, "state", None)
     reading = read_row(row_of(job), project.rules, project.scopes)
-    planned: Iterable[int] = ()
+    planned: tuple[int, ...] = ()
     refusal = ""
     if reading.job is not None:
         refusal = project.privileges.refusal(reading.job)
-        planned = islice(slots_of(reading.job, machine_state(job), now), NEXT_DRAWN)
+        planned = tuple(islice(slots_of(reading.job, machine_state(job), now), NEXT_DRAWN))
     counts = verdicts_since(job.pk, now - DAYS_COUNTED * DAY)
     ended = sum(counts.get(verdict, 0) for verdict in _ENDED)
     paused = paused_by(job, project)
     return Panel(
-        picture=timeline(_bars(job.pk, now), () if paused else tuple(planned), now),
+        picture=timeline(_bars(job.pk, now), () if paused else planned, now),
         state=state,
         problem=reading.problem or refusal or (state.problem if state else ""),
-        late=bool(state and state.late_after_us is not None and state.late_after_us < now),
+        late=bool(state and not paused and state.late_after_us is not None and state.late_after_us < now),
         paused=paused,
+        unplanned=bool(planned),
+        zone=str(viewers_zone()),
         rate=100 * counts.get(Verdict.SUCCEEDED, 0) / ended if ended else None,
         ended=ended,
         flying=Run.objects.filter(job_id=job.pk, verdict__in=IN_FLIGHT).count(),

@@ -108,10 +108,13 @@ def _job(columns: Mapping[str, Any], rules: RowRules) -> Job:
 
 
 def slots_of(job: Job, state: State | None, now: int, *, changed: bool = False) -> Iterator[int]:
-    """What a beat that reads the row now plans, and what follows; `changed`: the schedule is not that of the state."""
+    """What a beat that reads the row now plans, and what follows; `changed`: the schedule is not that of the state.
+
+    A job without a plan is finished, or it was disabled, bad or paused: when it is no more, it is planned from now.
+    """
     if state is None:
         slot = first_slot(job, now)
-    elif changed:
+    elif changed or state.next_run_us is None:
         slot = slot_from_now(job, state.last_run_us, now)
     else:
         slot = kept_slot(job, state, now)

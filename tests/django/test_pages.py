@@ -161,6 +161,31 @@ def test_the_page_of_a_job_shows_its_runs_its_next_firings_and_its_rate(five: An
     assert "It is disabled." in text(five, change("new"))
 
 
+def test_the_page_of_a_job_without_a_plan_says_why(five: Any) -> None:
+    make_state("new", late_after_us=1)
+    page = text(five, change("new"))
+    assert "It is disabled." in page
+    assert "! late" not in page
+    Job.objects.filter(pk="new").update(enabled=True)
+    assert "a beat has yet to plan it" in text(five, change("new"))
+    assert "not while it has a problem" in text(five, change("broken"))
+    Job.objects.filter(pk="new").update(schedule_kind="once", schedule="2020-01-01T00:00")
+    assert "never again" in text(five, change("new"))
+
+
+def test_the_page_of_a_job_names_the_zone_of_its_times(five: Any) -> None:
+    with override_settings(TIME_ZONE="Asia/Kolkata"):
+        assert "times: Asia/Kolkata" in text(five, change("good"))
+
+
+def test_whoever_may_only_look_reads_limits_as_times_in_the_jobs_zone(site: Any, client_of: Any) -> None:
+    make_job("limited", timezone="Asia/Kolkata", start_us=1_796_112_000_000_000, end_us=2**62)
+    page = text(client_of("view_job"), change("limited"))
+    assert "2026-12-01 13:30:00 (Asia/Kolkata)" in page
+    assert "1796112000000000" not in page
+    assert str(2**62) in page
+
+
 def test_pictures_are_well_formed_and_come_from_nowhere_else(five: Any) -> None:
     for address in (change("good"), FORECAST):
         page = text(five, address)

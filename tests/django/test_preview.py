@@ -72,6 +72,42 @@ def test_slots_that_passed_while_no_beat_was_running_are_one_run(site: Any) -> N
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"), [("daily", "02:00"), ("every", "1h"), ("interval", "60"), ("cron", "0 2 * * *")]
+)
+def test_a_job_that_a_beat_has_taken_out_of_its_plan_fires_again_when_it_is_enabled(kind: str, text: str) -> None:
+    now = at("2026-06-01T12:00:30")
+    state = State("a", 1, next_run_us=None, last_run_us=at("2026-05-01T12:00"))
+    shown = preview(columns(kind, text), RULES, now, Before(columns(kind, text), state))
+    assert len(shown.firings) == 10
+    assert now < shown.firings[0].us <= now + DAY
+    assert shown.difference is None
+
+
+def test_a_job_that_is_finished_stays_so() -> None:
+    now = at("2026-06-01T12:00")
+    state = State("a", 1, next_run_us=None, last_run_us=at("2026-05-01T12:00"))
+    once = columns("once", "2026-05-01T12:00")
+    assert preview(once, RULES, now, Before(once, state)).remarks == ("It never fires again.",)
+    ended = columns("daily", "02:00", end_us=at("2026-05-01T12:00"))
+    assert preview(ended, RULES, now, Before(ended, state)).firings == ()
+
+
+def test_both_sides_of_an_edit_of_the_zone_have_their_offset(site: Any) -> None:
+    make_job("daily", schedule_kind="daily", schedule="02:30", timezone="America/New_York")
+    found = site.post(
+        PREVIEW, typed(qbeat_object_id="daily", timezone="Asia/Kolkata"), headers={"accept": "application/json"}
+    )
+    difference = found.json()["html"].partition("qb-difference")[2]
+    assert "UTC+05:30" in difference.partition("removed")[0]
+    assert "UTC-0" in difference.partition("removed")[2]
+
+
+def test_an_empty_form_is_no_mistake_yet(site: Any) -> None:
+    found = site.post(PREVIEW, typed(schedule=" "), headers={"accept": "application/json"}).json()
+    assert (found["problem"], found["remarks"]) == ("", ["Write a schedule: its next firings appear here."])
+
+
 def test_an_edit_shows_what_it_adds_and_takes_away_in_thirty_days() -> None:
     now = at("2026-06-01T12:00")
     before = Before(columns("daily", "02:00,14:00"), State("a", 1, next_run_us=at("2026-06-01T14:00")))

@@ -71,6 +71,8 @@ class JobPages:
         form = me.get_form(request, job, change=job is not None)(request.POST, instance=job)
         form.full_clean()
         columns = form.schedule_columns()
+        if columns is None and not request.POST.get("schedule", "").strip():
+            return Preview(remarks=("Write a schedule: its next firings appear here.",))
         if columns is None:
             for name in COLUMNS:
                 if name in form.errors:

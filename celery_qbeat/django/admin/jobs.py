@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.utils import quote
+from django.contrib.admin.utils import flatten, quote
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import mark_safe
@@ -17,10 +17,11 @@ from celery_qbeat.django.admin.job_actions import JobActions
 from celery_qbeat.django.admin.job_pages import JobPages
 from celery_qbeat.django.admin.runs import runs_address
 from celery_qbeat.django.forms import JobForm
+from celery_qbeat.django.forms.job import local_text
 from celery_qbeat.django.models import Job
 from celery_qbeat.django.panel import panel
 from celery_qbeat.django.project import read_project
-from celery_qbeat.django.times import cell, now_us
+from celery_qbeat.django.times import cell, clock, now_us
 from celery_qbeat.django.verdicts import badge
 
 LATE = mark_safe('<span class="qb-badge qb-bad" title="no run succeeded for two periods">! late</span> ')
@@ -70,6 +71,12 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
     def get_readonly_fields(self, _request: Any, obj: Any = None) -> tuple[str, ...]:
         return ("id",) if obj else ()
 
+    def get_fieldsets(self, request: Any, obj: Any = None) -> Any:
+        """Whoever may not change a job reads its limits as times."""
+        if obj is None or self.has_change_permission(request, obj):
+            return self.fieldsets
+        return [(title, options | {"fields": _flat(options["fields"])}) for title, options in self.fieldsets]
+
     def get_form(self, request: Any, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change=change, **kwargs)
         form.scopes, form.may_choose_scope = self.choices_of(request, obj)
@@ -102,7 +109,15 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
             }
         return super().render_change_form(request, context, *args, **kwargs)
 
-    # Columns.
+    # Columns, and fields to read.
+
+    @admin.display(description="not before")
+    def not_before(self, job: Any) -> str:
+        return _in_zone(job.start_us, job.timezone)
+
+    @admin.display(description="not after")
+    def not_after(self, job: Any) -> str:
+        return _in_zone(job.end_us, job.timezone)
 
     @admin.display(description="job", ordering="id")
     def job(self, job: Any) -> Any:
@@ -141,3 +156,14 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
         problem = state.problem if state else ""
         words = format_html('<span class="qb-problem" title="{}">{}</span>', problem, Truncator(problem).chars(90))
         return format_html("{}{}", LATE if late else "", words if problem else "") if late or problem else "–"
+
+
+def _flat(fields: Any) -> Any:
+    """Fields as columns to read: no rows of several, and no microseconds."""
+    names = flatten(fields)
+    return tuple({"start_us": "not_before", "end_us": "not_after"}.get(name, name) for name in names)
+
+
+def _in_zone(us: int | None, zone: str) -> str:
+    text = local_text(us, zone)
+    return f"{text.replace('T', ' ')} ({zone})" if text else clock(us)
