@@ -45,8 +45,8 @@ class Status:
     jobs: int
 
 
-def status(jobs: Any, settings: Settings, now: int) -> Status:
-    """How things stand; `jobs` are those that the viewer may see."""
+def status(jobs: Any, settings: Settings, now: int, *, with_code: bool = True) -> Status:
+    """How things stand; `jobs` are those that the viewer may see, `with_code`: those of the code, too."""
     leader = Leader.objects.filter(pk=1).first()
     alive, silent = writer_alive(leader, settings, now)
     beats, problem = _beats(settings)
@@ -71,11 +71,14 @@ def status(jobs: Any, settings: Settings, now: int) -> Status:
         waiting=Request.objects.count(),
         claimed=counts["claimed"],
         sent=counts["sent"],
-        code_jobs=State.objects.annotate(name=Cast("pk", TextField()))
-        .filter(name__startswith=CODE_PREFIX)
-        .order_by("pk")[: SHOWN * 5],
+        code_jobs=_code_jobs() if with_code else (),
         jobs=jobs.count(),
     )
+
+
+def _code_jobs() -> Any:
+    named = State.objects.annotate(name=Cast("pk", TextField()))
+    return named.filter(name__startswith=CODE_PREFIX).order_by("pk")[: SHOWN * 5]
 
 
 def writer_alive(leader: Any, settings: Settings, now: int) -> tuple[bool, int]:

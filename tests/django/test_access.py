@@ -8,6 +8,7 @@ import pytest
 from django.contrib.auth.models import Permission
 
 from celery_qbeat.django.models import Job, Request, Worker
+from celery_qbeat.django.permissions import scopes_of
 from tests.django.rows import make_job, make_run, make_state
 from tests.django.typing_forms import ADD, change, errors, typed
 
@@ -122,6 +123,31 @@ def test_whoever_may_not_choose_adds_to_the_default_scope(scopes: None, client_o
     assert Job.objects.get(pk="mine").worker == ""
 
 
+def test_a_copy_goes_where_its_maker_could_have_added_it(scopes: None, client_of: Any) -> None:
+    def copies(*permissions: str) -> set[str]:
+        page = act(client_of("view_job", *permissions), "duplicate", "billing.job", "plain.job").content.decode()
+        found = set(Job.objects.filter(pk__endswith=".copy").values_list("pk", flat=True))
+        assert ("of the selected jobs were left" in page) == (len(found) < 2)
+        Job.objects.filter(pk__in=found).delete()
+        return found
+
+    assert copies("add_job") == {"plain.job.copy"}
+    assert copies("edit_scope_billing") == {"billing.job.copy"}
+    assert copies("add_job", "change_worker_scope") == {"billing.job.copy", "plain.job.copy"}
+
+
+def test_a_user_model_with_no_lists_of_permissions_is_good_enough() -> None:
+    class Plain:
+        def __init__(self, *granted: str) -> None:
+            self.granted = granted
+
+        def has_perm(self, name: str) -> bool:
+            return name in self.granted
+
+    assert scopes_of(Plain(), "view") == frozenset()
+    assert scopes_of(Plain("qbeat.change_job"), "view") is None
+
+
 def test_who_sees_all_but_edits_one_scope_is_told_what_was_left(scopes: None, client_of: Any) -> None:
     editor = client_of("view_job", "edit_scope_billing")
     assert listed(editor) == {"billing.job", "mail.job", "plain.job"}
@@ -139,12 +165,15 @@ def test_a_scopes_permission_comes_and_goes_with_it(db: None) -> None:
 
 
 def test_preview_and_lists_of_a_scope_do_not_leak_others(scopes: None, client_of: Any) -> None:
+    Worker.objects.filter(name="mail").update(queue="letters", queues="parcels")
     make_state("mail.job", problem="secret reason")
+    make_state("code:nightly", problem="secret reason")
     editor = client_of("edit_scope_billing")
-    for address in (LIST, LIST + "status/", LIST + "forecast/", "/admin/qbeat/run/"):
+    for address in (LIST, ADD, change("billing.job"), LIST + "status/", LIST + "forecast/", "/admin/qbeat/run/"):
         page = editor.get(address).content.decode()
-        assert "mail.job" not in page, address
-        assert "secret reason" not in page, address
+        for word in ("mail.job", "secret reason", "code:nightly", "=mail", ">mail<", "letters", "parcels"):
+            assert word not in page, (address, word)
+    assert "code:nightly" in client_of("view_job").get(LIST + "status/").content.decode()
     leaked = editor.post(
         f"{LIST}preview/",
         typed(qbeat_object_id="mail.job", worker="billing"),

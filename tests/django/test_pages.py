@@ -111,6 +111,32 @@ def test_many_jobs_cost_the_list_no_more_queries_than_few(site: Any) -> None:
     assert len(queries) < 25
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(f"{LIST}?{name}=%00" for name in ("kind", "verdict", "health", "scope", "q")),
+        *(f"{RUNS}?{name}=%00" for name in ("verdict", "hand", "day", "q")),
+        f"{RUNS}?day=9999-12-31",
+        f"{RUNS}?day=0001-01-01",
+        f"{LIST}?kind=moon",
+    ],
+)
+def test_words_in_the_address_that_mean_nothing_narrow_nothing(five: Any, address: str) -> None:
+    assert five.get(address).status_code == 200
+    if "moon" in address:
+        assert len(listed(five, "?kind=moon")) == 5
+
+
+def test_more_jobs_than_are_duplicated_at_once_are_named_as_such(five: Any) -> None:
+    Job.objects.bulk_create(
+        Job(id=f"many.{number}", fn="shop.cleanup", schedule_kind="every", schedule="1h") for number in range(101)
+    )
+    page = act(five, "duplicate", *(f"many.{number}" for number in range(101)))
+    assert "100 jobs duplicated" in page
+    assert "At most 100 jobs are duplicated at once." in page
+    assert "you may not" not in page
+
+
 def test_enable_and_disable_change_many_and_write_the_history(five: Any) -> None:
     assert "2 jobs disabled." in act(five, "disable", "good", "late", "new")
     assert not Job.objects.filter(pk__in=["good", "late"], enabled=True).exists()

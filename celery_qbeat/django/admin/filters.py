@@ -34,6 +34,11 @@ class Choice(admin.SimpleListFilter):
     def lookups(self, _request: Any, _model_admin: Any) -> Any:
         return self.words
 
+    def value(self) -> Any:
+        """None for a word in the address that is none of the choices."""
+        found = super().value()
+        return found if found in dict(self.words) else None
+
 
 class KindFilter(Choice):
     title = "kind"
@@ -73,15 +78,19 @@ class LastVerdictFilter(Choice):
 
 
 class ScopeFilter(admin.SimpleListFilter):
-    """The worker scopes; hidden where there are none."""
+    """The worker scopes whose jobs the viewer sees; hidden where there is no choice."""
 
     title = "worker scope"
     parameter_name = "scope"
     default = "-"
 
-    def lookups(self, _request: Any, _model_admin: Any) -> list[tuple[str, str]]:
-        names = list(Worker.objects.values_list("name", flat=True)[:100])
-        return [(self.default, "– default –"), *((f"={name}", name) for name in names)] if names else []
+    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
+        visible = model_admin.visible(request)
+        scopes = Worker.objects.all() if visible is None else Worker.objects.filter(name__in=visible)
+        found = [(f"={name}", name) for name in scopes.values_list("name", flat=True)[:100]]
+        if visible is None or "" in visible:
+            found.insert(0, (self.default, "– default –"))
+        return found if len(found) > 1 else []
 
     def queryset(self, _request: Any, queryset: Any) -> Any:
         if self.value() is None:
@@ -139,6 +148,9 @@ def day_bounds(word: str | None, now: datetime) -> tuple[int, int] | None:
             first = datetime.strptime(word or "", "%Y-%m-%d")  # noqa: DTZ007 - the zone is added below
         except ValueError:
             return None
-    ends = (first, first + timedelta(days=days))
+    try:
+        ends = (first, first + timedelta(days=days))
+    except OverflowError:  # The calendar's last day has no next one.
+        return None
     start, end = (microseconds(wall.replace(tzinfo=now.tzinfo)) for wall in ends)
     return start, end

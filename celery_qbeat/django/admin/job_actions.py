@@ -39,8 +39,9 @@ class JobActions:
 
     @admin.action(description="Duplicate selected jobs (as disabled)", permissions=["add"])
     def duplicate(self, request: Any, queryset: Any) -> None:
-        jobs = list(narrowed(_plain(queryset), scopes_of(request.user, "add"))[:MOST_COPIES])
-        copies = [job for job in jobs if (job.pk, job.fn) not in TRUSTED]
+        scopes, _ = self.choices_of(request)  # type: ignore[attr-defined]
+        jobs = [job for job in narrowed(_plain(queryset), scopes) if (job.pk, job.fn) not in TRUSTED]
+        left, copies = queryset.count() - len(jobs), jobs[:MOST_COPIES]
         wanted = [name for job in copies for name in _names(job.pk)]
         taken = set(Job.objects.filter(pk__in=wanted).values_list("pk", flat=True))
         for job in copies:
@@ -50,7 +51,9 @@ class JobActions:
         Job.objects.bulk_create(copies)
         self._log(request, [job.pk for job in copies], ADDITION, "Duplicated.")
         done = "1 job duplicated; the copy is" if len(copies) == 1 else f"{len(copies)} jobs duplicated; the copies are"
-        self._told(request, f"{done} disabled.", queryset.count() - len(copies))
+        self._told(request, f"{done} disabled.", left)
+        if len(jobs) > MOST_COPIES:
+            self._tell(request, f"At most {MOST_COPIES} jobs are duplicated at once.", messages.WARNING)
 
     def ask_for_runs(self, request: Any, jobs: Any) -> None:
         """Ask the beat for a run of each of these jobs."""
@@ -81,7 +84,7 @@ class JobActions:
     def _told(self, request: Any, done: str, left: int) -> None:
         self._tell(request, done, messages.SUCCESS)
         if left:
-            words = f"{left:,} of the selected jobs were left as they are: they are not yours to change."
+            words = f"{left:,} of the selected jobs were left as they are: you may not do that to them."
             self._tell(request, words, messages.WARNING)
 
     def _tell(self, request: Any, text: str, level: int) -> None:

@@ -103,7 +103,8 @@ class JobPages:
         """Who dispatches, and what is wrong."""
         jobs = self._visible_jobs(request)
         now = now_us()
-        found = status(jobs, read_project().settings, now)
+        everything = self.visible(request) is None  # type: ignore[attr-defined]
+        found = status(jobs, read_project().settings, now, with_code=everything)
         return self._page(request, "admin/qbeat/status.html", {"status": found, "now": now, "title": "Status"})
 
     def _visible_jobs(self, request: HttpRequest) -> Any:

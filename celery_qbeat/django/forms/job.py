@@ -93,12 +93,13 @@ class JobForm(forms.ModelForm):
             self.fields["fn"].widget.suggestions = self.project.privileges.may_run()
         if "timezone" in self.fields:
             self.fields["timezone"].widget.suggestions = zones()
+        scopes = self._scope_choices(row.get("worker") or "")
         if "worker" in self.fields:
-            self.fields["worker"].choices = self._scope_choices(row.get("worker") or "")
+            self.fields["worker"].choices = scopes
             self.fields["worker"].disabled = not self.may_choose_scope
         if "queue" in self.fields:
             queues = set(self.project.privileges.queues)
-            for scope in self.project.scopes.values():
+            for scope in (self.project.scopes.get(name, Scope()) for name, _ in scopes):
                 queues |= {scope.queue, *scope.queues}
             names = sorted((queues | {row.get("queue") or ""}) - {""})
             self.fields["queue"].choices = [("", "– default –"), *((name, name) for name in names)]
