@@ -9,10 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
-from django.db.models import Count
+from django.db.models import Count, F, Min, Q
 
 from celery_qbeat.django.preview import COLUMNS
 from celery_qbeat.django.times import HOUR, MINUTE, clock, microseconds, moment
@@ -24,7 +24,6 @@ DAYS = 7
 MOST_GROUPS = 500
 """Schedules beyond so many different ones, those with the fewest jobs, are left out, and the page says so."""
 
-MOST_INTERVALS = 2_000
 SPARSE = 400
 """A schedule with more firings a week is counted by the hour instead of one by one."""
 
@@ -48,7 +47,10 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """`counts[day][hour]` is None for an hour that is over, or that the day does not have."""
+    """`counts[day][hour]` is None for an hour that is over, or that the day does not have.
+
+    `left_out`: jobs with rare schedules; `unreadable`: jobs that will not run as they are, which no beat has said yet.
+    """
 
     days: tuple[str, ...]
     counts: tuple[tuple[int | None, ...], ...]
@@ -86,6 +88,21 @@ class _Group:
         return self.schedule.count(first - 1, last - 1) if first < last else 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """Jobs with one interval that are planned for the same minute; None: due at once, or not planned yet."""
+
+    group: _Group
+    minute: int | None
+
+    def of(self, jobs: Any, now: int) -> Any:
+        """Them, of a queryset of jobs."""
+        planned = Q(state__next_run_us__isnull=True) | Q(state__next_run_us__lt=now)
+        if self.minute is not None:
+            planned = Q(state__next_run_us__gte=self.minute, state__next_run_us__lt=self.minute + MINUTE)
+        return jobs.filter(planned, **_same(self.group.columns))
+
+
 @dataclass(slots=True)
 class _Week:
     """The hours of a week in a zone: when each starts and ends, and what falls into it."""
@@ -95,6 +112,7 @@ class _Week:
     runs: Counter[tuple[int, int]] = field(default_factory=Counter)
     minutes: Counter[int] = field(default_factory=Counter)
     meeting: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    intervals: defaultdict[int, list[_Alike]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def first(self) -> int:
@@ -104,7 +122,7 @@ class _Week:
     def last(self) -> int:
         return self.hours[-1][1]
 
-    def add(self, slots: Iterable[int], group: _Group, jobs: int) -> None:
+    def add(self, slots: Iterable[int], group: _Group, jobs: int, alike: _Alike | None = None) -> None:
         """Slots of this week in ascending order, each for so many jobs of a group."""
         hours = iter(self.hours)
         hour = next(hours)
@@ -114,6 +132,8 @@ class _Week:
             self.runs[hour[2], hour[3]] += jobs
             self.minutes[slot - slot % MINUTE] += jobs
             self.meeting[slot - slot % MINUTE].append(id(group))
+            if alike is not None:
+                self.intervals[slot - slot % MINUTE].append(alike)
 
     def table(self) -> tuple[tuple[int | None, ...], ...]:
         """The runs by day and hour; None where the week has no such hour."""
@@ -172,13 +192,14 @@ def _groups(rows: Sequence[Mapping[str, Any]], rules: RowRules) -> tuple[list[_G
     for row in rows:
         texts = {name: row[name] for name in COLUMNS[2:6]}
         try:
-            if row["schedule_kind"] == "cron" and not rules.cron:
-                continue
             schedule = parse(row["schedule_kind"], row["schedule"], **texts, min_interval_us=rules.min_interval_us)
         except ScheduleError:
             unreadable += row["n"]
             continue
-        groups.append(_Group(row, row["n"], schedule))
+        if row["schedule_kind"] == "cron" and not rules.cron:
+            unreadable += row["n"]
+        else:
+            groups.append(_Group(row, row["n"], schedule))
     return groups, unreadable
 
 
@@ -193,16 +214,23 @@ def _count_group(week: _Week, group: _Group) -> bool:
 
 
 def _count_interval(week: _Week, group: _Group, jobs: Any) -> None:
-    """A short interval is spread over the hours; a long one starts from where each job stands."""
+    """A short interval is spread over the hours; a long one starts from where its jobs stand, minute by minute."""
     if isinstance(group.schedule, Interval) and group.schedule.period_us < HOUR:
         for start, end, day, hour in week.hours:
             first, last = group.bounds(start, end)
             if first < last and group.schedule.first(first) == first:
                 week.runs[day, hour] += round(group.jobs * (last - first) / group.schedule.period_us)
         return
-    alike = jobs.filter(**_same(group.columns))
-    for planned in alike.values_list("state__next_run_us", flat=True)[:MOST_INTERVALS]:
-        week.add(_stepped(group, max(planned or week.first, week.first), week.last), group, 1)
+    planned, at_once = F("state__next_run_us"), 0
+    minutes = jobs.filter(**_same(group.columns)).order_by().annotate(minute=planned - planned % MINUTE)
+    for minute, count, first in minutes.values_list("minute").annotate(n=Count("pk"), first=Min(planned)):
+        if first is None or first < week.first:
+            at_once += count
+        else:
+            week.add(_stepped(group, first, week.last), group, count, _Alike(group, minute))
+    if at_once:
+        slot = group.schedule.first(max(week.first, group.columns["start_us"] or week.first))
+        week.add(_stepped(group, slot, week.last), group, at_once, _Alike(group, None))
 
 
 def _stepped(group: _Group, slot: int | None, last: int) -> Iterator[int]:
@@ -237,7 +265,7 @@ def _peaks(week: _Week, groups: Sequence[_Group], dense: Sequence[_Group], jobs:
             alike.setdefault((runs, meeting), []).append(minute)
     busiest = sorted(alike.items(), key=lambda item: (-item[0][0], item[1][0]))[:PEAKS]
     return tuple(
-        Peak(tuple(minutes), _when(minutes, zone), runs, _names(groups, minutes[0], jobs))
+        Peak(tuple(minutes), _when(minutes, zone), runs, _names(week, groups, minutes[0], jobs))
         for (runs, _), minutes in busiest
     )
 
@@ -252,12 +280,14 @@ def _when(minutes: Sequence[int], zone: tzinfo) -> str:
     return f"{len(minutes)} times, first {first}"
 
 
-def _names(groups: Sequence[_Group], minute: int, jobs: Any) -> tuple[str, ...]:
+def _names(week: _Week, groups: Sequence[_Group], minute: int, jobs: Any) -> tuple[str, ...]:
+    found = chain(
+        (jobs.filter(**_same(group.columns)) for group in groups if group.count(minute, minute + MINUTE)),
+        (alike.of(jobs, week.first) for alike in week.intervals.get(minute, ())),
+    )
     names: list[str] = []
-    for group in groups:
-        if len(names) >= NAMES:
+    for alike in found:
+        names.extend(alike.order_by("pk").values_list("pk", flat=True)[: NAMES - len(names)])
+        if len(names) == NAMES:
             break
-        if group.count(minute, minute + MINUTE):
-            alike = jobs.filter(**_same(group.columns)).order_by("pk")
-            names.extend(alike.values_list("pk", flat=True)[: NAMES - len(names)])
     return tuple(names)

@@ -251,6 +251,44 @@ def test_runs_can_be_read_and_narrowed_but_not_changed(five: Any) -> None:
     assert five.post(f"{RUNS}{run.pk}/delete/", {"post": "yes"}).status_code == 403
 
 
+def test_the_forecast_counts_all_jobs_with_an_interval_and_names_those_who_meet(site: Any) -> None:
+    now = us_now()
+    made = [
+        Job(id=f"many.{number:04}", fn="shop.cleanup", schedule_kind="interval", schedule="7200")
+        for number in range(3_000)
+    ]
+    Job.objects.bulk_create(made, batch_size=500)
+    with connection.cursor() as cursor:
+        plan = "INSERT INTO qbeat_state (job_id, next_run_us) SELECT id, %s FROM qbeat_jobs WHERE id {} 'many.1000'"
+        cursor.execute(plan.format("<"), [now + 30 * MINUTE])
+        cursor.execute(plan.format(">"), [now + 31 * MINUTE])
+    with CaptureQueriesContext(connection) as queries:
+        shown = site.get(FORECAST).context["forecast"]
+    weekly = 7 * 12
+    assert shown.total - 7 * 24 == pytest.approx(3_000 * weekly, rel=0.1)
+    assert shown.peaks[0].runs >= 1_000
+    assert shown.peaks[0].names[0] in ("many.0000", "many.1001")
+    assert len(queries) < 40
+
+
+def test_the_forecast_says_that_reserved_and_bad_rows_are_not_counted(site: Any, celery_app: Any) -> None:
+    celery_app.conf.qbeat_cron = False
+    make_job("reserved", schedule_kind="cron", schedule="0 9 * * *")
+    make_job("bad", schedule_kind="daily", schedule="25:00")
+    assert "2 enabled jobs with a problem</a> are not counted" in text(site, FORECAST)
+    celery_app.conf.qbeat_cron = True
+    assert "1 enabled job with a problem</a> is not counted" in text(site, FORECAST)
+
+
+def test_the_forecast_waits_for_the_start_of_an_interval(site: Any) -> None:
+    make_job("later", schedule_kind="interval", schedule="86400", start_us=us_now() + 3 * DAY)
+    make_job("never", schedule_kind="interval", schedule="86400", start_us=us_now() + 30 * DAY)
+    Job.objects.filter(pk="_builtin.prune").delete()
+    shown = site.get(FORECAST).context["forecast"]
+    assert [sum(count or 0 for count in day) for day in shown.counts[:3]] == [0, 0, 0]
+    assert shown.total in (3, 4)
+
+
 def test_the_forecast_counts_hours_and_names_those_who_meet(site: Any) -> None:
     for name in ("a", "b", "c"):
         make_job(name, schedule_kind="daily", schedule="09:30", timezone="Europe/Berlin")
