@@ -196,3 +196,29 @@ def test_the_pages_open_in_light_and_dark(chromium: Any, shop: Shop, scheme: str
             file = folder / f"{name}{ending}.png"
             page.screenshot(path=str(file), clip={"x": 0, "y": 0, "width": 1440, "height": 900})
             assert file.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_no_page_is_wider_than_its_window_however_long_names_are(chromium: Any, shop: Shop, width: int) -> None:
+    name, scope = "long." + "x" * 186, "s" * 64
+    shop.sql("INSERT OR REPLACE INTO qbeat_workers (name, queue) VALUES (?, ?)", scope, "q" * 250)
+    shop.sql(
+        "INSERT OR REPLACE INTO qbeat_jobs (id, fn, schedule_kind, schedule, worker, enabled) "
+        "VALUES (?, ?, 'daily', '25:00', ?, 1)",
+        *(name, "f" * 255, scope),
+    )
+    shop.sql("INSERT OR REPLACE INTO qbeat_state (job_id) VALUES (?)", "code:" + "y" * 186)
+    run = "INSERT OR IGNORE INTO qbeat_runs (task_id, job_id, slot_us, verdict) VALUES ('long', ?, 1, 'refused')"
+    shop.sql(run, name)
+    number = shop.sql("SELECT id FROM qbeat_runs WHERE task_id = 'long'")[0][0]
+    wait_for(
+        lambda: shop.sql("SELECT 1 FROM qbeat_state WHERE job_id = ? AND problem > ''", name), 30, what="its problem"
+    )
+    pages = (LIST, f"{LIST}{name}/change/", f"{LIST}forecast/", f"{LIST}status/", f"{LIST}add/", "/admin/qbeat/worker/")
+    runs = ("/admin/qbeat/run/", f"/admin/qbeat/run/{number}/change/", f"/admin/qbeat/worker/{scope}/change/")
+    with page_of(chromium, shop) as page:
+        page.set_viewport_size({"width": width, "height": 800})
+        for address in (*pages, *runs):
+            page.goto(shop.address + address)
+            page.wait_for_load_state()
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, address

@@ -251,6 +251,13 @@ def test_runs_can_be_read_and_narrowed_but_not_changed(five: Any) -> None:
     assert five.post(f"{RUNS}{run.pk}/delete/", {"post": "yes"}).status_code == 403
 
 
+def test_a_run_is_named_by_its_job_and_a_time_that_people_can_read(site: Any) -> None:
+    make_run("good", 1_796_112_000_000_000)
+    page = text(site, f"{RUNS}{site.get(RUNS).context['cl'].result_list[0].pk}/change/")
+    assert "good @ 2026-12-01 08:00:00" in page
+    assert "1796112000000000" not in page
+
+
 def test_the_forecast_counts_all_jobs_with_an_interval_and_names_those_who_meet(site: Any) -> None:
     now = us_now()
     made = [

@@ -42,6 +42,19 @@ def test_a_timeline_is_well_formed_for_any_runs(runs: list[Bar], following: list
             assert 0 <= float(bar.attrib["y"]) <= height - float(bar.attrib["height"])
 
 
+@given(st.lists(bars, max_size=30), st.lists(instants, max_size=8))
+def test_the_words_of_a_timeline_lie_inside_it_and_beside_the_line(runs: list[Bar], following: list[int]) -> None:
+    picture = ElementTree.fromstring(timeline(runs, following, NOW))
+    here = next(float(line.attrib["x1"]) for line in picture.iter(f"{SVG}line") if line.attrib["class"] == "qb-now")
+    for words in picture.iter(f"{SVG}text"):
+        x, wide = float(words.attrib["x"]), 6 * len(words.text or "")
+        start = {"start": x, "middle": x - wide / 2, "end": x - wide}[words.attrib["text-anchor"]]
+        assert start >= 0
+        assert start + wide <= float(picture.attrib["width"])
+        if words.text == "no runs yet":
+            assert start > here
+
+
 @settings(max_examples=20)
 @given(
     st.lists(st.lists(st.none() | st.integers(0, 10**9), min_size=24, max_size=24), min_size=7, max_size=7),

@@ -8,6 +8,7 @@ from django.db import models
 
 from celery_qbeat.django.fields import Count, Flag, Instant, Key, Text, TextLine
 from celery_qbeat.django.models.people import Job
+from celery_qbeat.django.times import clock
 
 
 class ReadOnly(TypeError):
@@ -111,7 +112,7 @@ class Run(Machine):
         )
 
     def __str__(self) -> str:
-        return f"{self.job_id} @ {self.slot_us}"
+        return f"{self.job_id} @ {clock(self.slot_us)}"
 
 
 class Batch(Machine):

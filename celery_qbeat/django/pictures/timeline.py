@@ -11,7 +11,7 @@ from celery_qbeat.django.pictures.svg import Part, drawing, element, patterns, t
 from celery_qbeat.django.times import SECOND, ago, clock, length
 from celery_qbeat.django.verdicts import look
 
-LEFT, RIGHT, STEP, BAR = 64, 12, 22, 14
+LEFT, RIGHT, STEP, BAR, DATE = 80, 12, 22, 14, 120
 TOP, BASE, DEEP, BOTTOM = 30, 118, 150, 188
 TALL, LOW = BASE - TOP - 12, DEEP - BASE - 6
 
@@ -31,6 +31,8 @@ def timeline(runs: Sequence[Bar], following: Sequence[int], now: int) -> SafeStr
     """`runs` oldest first, `following` slots. Up: how long it took; down: how late it was; the sign: its verdict."""
     columns = len(runs) + len(following) + 1
     width = LEFT + columns * STEP + RIGHT
+    if following:
+        width = max(width, LEFT + (len(runs) + 1) * STEP + DATE)
     longest = max((run.duration_us or 0 for run in runs), default=0)
     latest = max((run.late_us for run in runs if run.late_us >= SECOND), default=0)
     parts: list[Part] = [patterns(), *_axes(width, longest, latest, runs)]
@@ -48,7 +50,7 @@ def timeline(runs: Sequence[Bar], following: Sequence[int], now: int) -> SafeStr
 def _axes(width: float, longest: int, latest: int, runs: Sequence[Bar]) -> list[Part]:
     parts: list[Part] = [element("line", x1=LEFT - 4, y1=BASE, x2=width - RIGHT, y2=BASE, class_="qb-axis")]
     if not runs:
-        parts.append(text(LEFT, BASE - 20, "no runs yet", "qb-quiet"))
+        parts.append(text(LEFT + STEP, BASE - 20, "no runs yet", "qb-quiet"))
     if longest:
         parts.append(text(LEFT - 8, BASE - TALL + 4, length(longest), "qb-quiet", "end"))
         parts.append(text(LEFT - 8, BASE - TALL // 2 + 4, "took", "qb-quiet", "end"))
