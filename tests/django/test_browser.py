@@ -155,6 +155,28 @@ def test_the_preview_works_without_javascript(chromium: Any, shop: Shop) -> None
         assert "04:05:00" in frame.locator(".qb-firings tbody tr >> nth=0").inner_text()
 
 
+PAINTED = (
+    ("shop.backup.nightly", "02:00", ""),
+    ("shop.mail.digest", "08:00,13:00,17:00", "mon-fri"),
+    ("shop.prices.hourly", ",".join(f"{hour:02}:00" for hour in range(7, 20)), "mon-fri"),
+    ("shop.search.reindex", "02:00,14:00", ""),
+    ("shop.stock.nightly", "02:00", ""),
+)
+
+
+def paint_a_shop(shop: Shop) -> None:
+    """Jobs that a shop has, in place of what other tests made."""
+    shop.sql("DELETE FROM qbeat_jobs WHERE id NOT LIKE 'shop.%' AND id NOT LIKE '_builtin.%'")
+    insert = (
+        "INSERT OR REPLACE INTO qbeat_jobs (id, fn, schedule_kind, schedule, days_only, timezone) "
+        "VALUES (?, 'shop.report', 'daily', ?, ?, 'Europe/Berlin')"
+    )
+    for row in PAINTED:
+        shop.sql(insert, *row)
+    planned = "SELECT count(*) FROM qbeat_state WHERE next_run_us > 0 AND job_id = ?"
+    wait_for(lambda: all(shop.sql(planned, row[0])[0][0] for row in PAINTED), 30, what="they are planned")
+
+
 def paint_the_past(shop: Shop) -> None:
     """Runs of all verdicts, so that a picture has something to show."""
     chance = random.Random(7)
@@ -173,6 +195,8 @@ def paint_the_past(shop: Shop) -> None:
         ended = sent + took if sent and verdict in ("succeeded", "failed") else None
         late = chance.choice([0, 0, 0, 3_000_000, 9_000_000])
         shop.sql(insert, f"painted-{number}", slot, verdict, slot, sent, ended, late)
+    count = "(SELECT count(*) FROM qbeat_runs WHERE job_id = 'shop.sales.minutely')"
+    shop.sql(f"UPDATE qbeat_state SET runs = {count} WHERE job_id = 'shop.sales.minutely'")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -181,6 +205,7 @@ def test_the_pages_open_in_light_and_dark(chromium: Any, shop: Shop, scheme: str
     wanted = os.environ.get("QBEAT_SCREENSHOTS") == "1"
     folder = IMAGES if wanted else tmp_path
     if scheme == "light":
+        paint_a_shop(shop)
         paint_the_past(shop)
     pages = {
         "list": (LIST, "#result_list"),

@@ -68,6 +68,15 @@ def test_a_heat_map_has_its_number_in_every_cell(counts: list[list[int | None]],
     assert set(numbers) <= set(words)
 
 
+def test_the_busiest_hours_are_the_darkest_however_many_runs_every_hour_has() -> None:
+    counts: list[list[int | None]] = [[None, 1_000, *[3_600] * 20, 3_603, 3_660], *[[3_600] * 24] * 6]
+    picture = ElementTree.fromstring(heatmap([f"day {n}" for n in range(7)], counts, frozenset()))
+    shades = [float(cell.get("fill-opacity", "0")) for cell in picture.iter() if cell.get("class") == "qb-heat"]
+    current, steady, busier, busiest = shades[0], shades[1], shades[21], shades[22]
+    assert current < steady < busier < busiest
+    assert busiest > 1.8 * steady
+
+
 def test_verdicts_of_different_kinds_differ_in_sign_and_not_only_in_colour() -> None:
     assert set(LOOKS) == set(Verdict)
     signs = {(found.style, found.sign) for found in LOOKS.values()}

@@ -19,7 +19,10 @@ def heatmap(
 
     Each number stands in its cell, so that nobody has to see the shade.
     """
-    most = max((count or 0 for row in counts for count in row), default=0)
+    known = [count for row in counts for count in row if count is not None]
+    most = max(known, default=0)
+    # The hour under way is not whole, so it is not the quietest.
+    quiet = min(known[1:], default=0)
     parts: list[Part] = [
         text(LEFT + hour * WIDE + (WIDE - GAP) / 2, TOP - 8, f"{hour:02}", "qb-quiet", "middle") for hour in range(24)
     ]
@@ -27,16 +30,24 @@ def heatmap(
         y = TOP + day * HIGH
         parts.append(text(LEFT - 10, y + HIGH / 2 + 4, name, "", "end"))
         for hour, count in enumerate(row):
-            parts.append(_cell(LEFT + hour * WIDE, y, count, most, f"{name}, {hour:02}:00", (day, hour) in peaks))
+            shade = _shade(count or 0, quiet, most)
+            parts.append(_cell(LEFT + hour * WIDE, y, count, shade, f"{name}, {hour:02}:00", (day, hour) in peaks))
     label = f"Runs in each hour of the coming week; the busiest hour has {most}"
     return drawing(LEFT + 24 * WIDE, TOP + len(days) * HIGH, label, *parts)
 
 
-def _cell(x: float, y: float, count: int | None, most: int, name: str, peak: bool) -> SafeString:
+def _shade(count: int, quiet: int, most: int) -> float:
+    """0 to 1, half of it by size, half by the place between the quietest and the busiest hour: a job that runs each
+    second must not hide the hour in which many others meet."""
+    size = log1p(count) / log1p(most) if most else 0.0
+    place = max(0, count - quiet) / (most - quiet) if most > quiet else 0.0
+    return (size + place) / 2
+
+
+def _cell(x: float, y: float, count: int | None, share: float, name: str, peak: bool) -> SafeString:
     size = {"x": x, "y": y, "width": WIDE - GAP, "height": HIGH - GAP, "rx": 3}
     if count is None:
         return element("rect", class_="qb-heat-none", **size)
-    share = log1p(count) / log1p(most) if most else 0.0
     frame = " qb-heat-peak" if peak else ""
     parts: list[Part] = [
         element("title", f"{name}: {count:,} runs{', one of the busiest minutes' if peak else ''}"),
