@@ -55,7 +55,7 @@ def _cell(x: float, y: float, count: int | None, share: float, name: str, peak: 
         element("rect", class_=f"qb-heat{frame}", fill_opacity=round(0.85 * share, 3), **size),
     ]
     if count:
-        strong = "qb-heat-strong" if share > 0.6 else "qb-heat-text"
+        strong = "qb-heat-strong" if share > 0.85 else "qb-heat-text"
         parts.append(text(x + (WIDE - GAP) / 2, y + HIGH / 2 + 3, short(count), strong, "middle"))
     return element("g", *parts)
 
