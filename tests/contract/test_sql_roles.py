@@ -217,7 +217,7 @@ def test_a_dropped_maker_of_triggers_is_told(mariadb_server: MariaDB, mariadb_ur
         SchemaError, match=r"account that made its triggers was dropped.*run celery -A proj qbeat migrate"
     ):
         store.open()
-    with pytest.raises(pymysql.err.OperationalError), mariadb_server.connect(name) as connection:
+    with pytest.raises(pymysql.OperationalError), mariadb_server.connect(name) as connection:
         connection.cursor().execute(ROW.format("a"))
     store.migrate()
     store.open()

@@ -274,7 +274,7 @@ def test_the_forecast_counts_all_jobs_with_an_interval_and_names_those_who_meet(
     weekly = 7 * 12
     assert shown.total - 7 * 24 == pytest.approx(3_000 * weekly, rel=0.1)
     assert shown.peaks[0].runs >= 1_000
-    assert shown.peaks[0].names[0] in ("many.0000", "many.1001")
+    assert {"many.0000", "many.1001"} & set(shown.peaks[0].names)
     assert len(queries) < 40
 
 
