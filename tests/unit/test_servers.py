@@ -33,6 +33,12 @@ def remember(server: Server) -> None:
             channel = connection.channel()
             channel.queue_declare("kept", durable=True, auto_delete=False)
             channel.basic_publish_confirm(amqp.Message("yes", delivery_mode=2), routing_key="kept")
+        # The message is on disk, its queue not before the log of the server's own tables is written.
+        logs = {".LOG", ".DCD", ".DCL"}
+        wait_for(
+            lambda: any(b"kept" in file.read_bytes() for file in server.folder.rglob("*") if file.suffix in logs),
+            what="the queue is on disk",
+        )
     else:
         run_sql(server, "CREATE TABLE kept (answer varchar(9))", "INSERT INTO kept VALUES ('yes')")
 
