@@ -21,7 +21,7 @@ $(READY): setup.cfg pyproject.toml
 
 venv: $(READY)  ## the virtual environment, with the package and all extras (VENV=.venv PYTHON=python3)
 
-test: venv  ## all tests (ARGS="-k dst")
+test: venv  ## all tests (ARGS="-k dst"; two at a time: ARGS="-n2 --dist=loadfile")
 	$(BIN)/python -m pytest $(ARGS)
 
 quick: venv  ## the tests that take no real time

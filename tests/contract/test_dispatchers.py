@@ -337,7 +337,7 @@ def test_a_message_that_lives_very_long_leaves_its_neighbours_alone(bench: Bench
     assert bench.send(run_of(row())) == ["sent"], "declares the queue"
     shipments = [run_of(row("before")), run_of(row("very.long", expires_s=10**10)), run_of(row("after"))]
     assert bench.send(*shipments) == ["sent"] * 3
-    _, _, message, _ = take_all(bench.app)
+    [message] = [taken for taken in take_all(bench.app) if taken.headers["qbeat_job"] == "very.long"]
     years = (datetime.fromisoformat(message.headers["expires"]) - datetime.now(UTC)).days / 365
     assert 300 < years < 330
 
