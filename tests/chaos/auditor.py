@@ -222,6 +222,9 @@ def _absolute(segment: Segment, traits: Traits) -> Iterator[str]:
 
 def _instants(traits: Traits, segment: Segment) -> list[int]:
     """All slots of the segment, ascending."""
+    if traits.kind == "once" and segment.first and segment.entries:
+        # One that was over when the row was first seen may have been decided all the same.
+        return list(traits.instants)
     if traits.instants:
         return [slot for slot in traits.instants if segment.since_us < slot <= segment.until_us]
     # Minutes; a new `every` job takes the current one, and one that begins on the minute takes that.
