@@ -22,6 +22,12 @@ from tests.simulation.store import Link, SimStore
 from tests.simulation.world import Beat, World
 
 START = datetime(2026, 6, 1, 11, 58, 0, tzinfo=UTC)
+LETS_GO_S = 20.0
+"""After that long a beat that can do nothing must have given the lock back; it tries for five seconds."""
+
+WRONG_US = 600 * SECOND
+"""A clock that is that far from the database's is wrong: its beat does not dispatch."""
+
 QUIET_S = 75.0
 """How long everything works at the end: longer than the longest lease and the longest freeze."""
 
@@ -169,8 +175,12 @@ class History:
         self.database.down = self.broker.away = self.server.split = False
         self.server.away_for.clear()
         for beat in world.alive:
-            beat.cut_off = False
+            beat.cut_off = beat.read_only = beat.strange = False
+            beat.round_trip_s = 0.0
+            if beat.wrong_since is not None:
+                self.set_clock(beat, 0)
         self.broker.bad.clear()
+        self.broker.refused.clear()
         if self.standalone or not world.alive:
             self.start_beat()
         world.at(world.now + QUIET_S, self.close)
@@ -265,11 +275,13 @@ class History:
 
     def flush_lock(self) -> None:
         self.world.say("--- the lock server is flushed")
+        self.world.disturb()
         self.server.flush()
 
     def split_lock(self) -> None:
         def begin() -> None:
             self.world.say("--- the lock server hands out two locks")
+            self._disturb_while(lambda: self.server.split)
             self.server.split = True
 
         def end() -> None:
@@ -301,14 +313,73 @@ class History:
         job_id = f"j{self.rng.randrange(4)}"
         self.for_a_while(lambda: self.broker.bad.add(job_id), lambda: self.broker.bad.discard(job_id))
 
+    def slow_link(self) -> None:
+        """One beat's way to the database becomes long: a takeover may take longer than its lock is trusted."""
+        if not self.world.alive:
+            return
+        beat = self.rng.choice(self.world.alive)
+        seconds = self.rng.choice((0.2, self.ttl_s / 10, self.ttl_s / 10, self.ttl_s / 3))
+        self.world.say(f"--- each round trip of {beat.name} takes {seconds:g} s")
+        if seconds > self.ttl_s / 10:
+            # So slow that no beat can be expected to keep its lock.
+            self._disturb_while(lambda: beat.round_trip_s == seconds)
+        self.for_a_while(lambda: setattr(beat, "round_trip_s", seconds), lambda: setattr(beat, "round_trip_s", 0.0))
+
+    def _disturb_while(self, lasts: Callable[[], bool]) -> None:
+        def disturb() -> None:
+            self.world.disturb()
+            if lasts():
+                self.world.at(self.world.now + 0.5, disturb)
+
+        self.world.at(self.world.now, disturb)
+
+    def lose_writes(self) -> None:
+        """The sessions of one beat can only read: it was led to a replica."""
+        self._last("read_only", "has sessions that can only read")
+
+    def strange_error(self) -> None:
+        self._last("strange", "gets errors of an unknown kind")
+
+    def _last(self, trouble: str, words: str) -> None:
+        """Something is wrong for one beat; when that lasts, the beat may not keep the lock from the others."""
+        if not self.world.alive:
+            return
+        beat, began = self.rng.choice(self.world.alive), self.world.now
+        self.world.say(f"--- {beat.name} {words}")
+
+        def check() -> None:
+            lock, hindered = self.server.of(beat), beat.hindered_at > began
+            holds = lock.value.startswith(f"{beat.name}:") and lock.until > self.world.now
+            if getattr(beat, trouble) and holds and not hindered and not beat.dead:
+                self.world.broken(f"{beat.name} keeps the lock, though it {words} since {began:.1f}")
+
+        def end() -> None:
+            setattr(beat, trouble, False)
+
+        self.world.at(began + LETS_GO_S, check)
+        self.for_a_while(lambda: setattr(beat, trouble, True), end)
+
+    def refuse_messages(self) -> None:
+        """The broker refuses the messages of one job, and takes others."""
+        job_id = f"j{self.rng.randrange(4)}"
+        self.world.say(f"--- the broker refuses messages of {job_id}")
+        self.for_a_while(lambda: self.broker.refused.add(job_id), lambda: self.broker.refused.discard(job_id))
+
     def step_clock(self) -> None:
         if not self.world.alive:
             return
         beat = self.rng.choice(self.world.alive)
         by = self.rng.choice((-3, -3, -40, 5, 70, -1800, 7200, -7200)) * SECOND
-        self.world.say(f"--- the clock of {beat.name} steps by {by / SECOND:+g} s")
-        beat.skew_us += by
-        self.skewed(beat.skew_us)
+        self.set_clock(beat, beat.skew_us + by)
+
+    def set_clock(self, beat: Beat, skew_us: int) -> None:
+        self.world.say(f"--- the clock of {beat.name} steps by {(skew_us - beat.skew_us) / SECOND:+g} s")
+        beat.skew_us = skew_us
+        if abs(skew_us) < WRONG_US:
+            beat.wrong_since = None
+        elif beat.wrong_since is None:
+            beat.wrong_since = self.world.now
+        self.skewed(skew_us)
 
     def skewed(self, skew_us: int) -> None:
         """Clocks that are a minute apart may plan and count slots twice; that none is sent twice is still law."""
@@ -333,6 +404,11 @@ EVENTS: Sequence[Callable[[History], None]] = (
     History.lose_broker,
     History.lose_broker,
     History.spoil_payload,
+    History.refuse_messages,
+    History.slow_link,
+    History.slow_link,
+    History.lose_writes,
+    History.strange_error,
     History.step_clock,
     History.kill_beat,
     History.kill_beat,
