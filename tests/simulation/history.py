@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ from celery_qbeat.privileges import BUILTIN_PRUNE, Privileges
 from celery_qbeat.schedules import Every
 from celery_qbeat.testing.database import Database, Edits
 from tests.simulation.auditor import Auditor
-from tests.simulation.observer import SECOND, Observer
+from tests.simulation.observer import SECOND, Course, Observer
 from tests.simulation.stand_ins import Broker, LockServer, SimCompletions, SimDispatcher, SimGate, SimStandalone
 from tests.simulation.store import Link, SimStore
 from tests.simulation.world import Beat, World
@@ -96,6 +97,7 @@ class History:
         self.wanted = rng.choice((1, 2, 2, 3))
         self.last_beat = 0
         self.skews = (0, 0)
+        self.copied = self.replaced = self.healed = False
 
     # ------------------------------------------------------------ beats
 
@@ -170,6 +172,7 @@ class History:
         """From here on everything works; what is due must come to its end."""
         world = self.world
         world.say("--- everything works from here on")
+        self.healed = True
         for name in ("freeze", "kill", "store", "publish", "slow", "race"):
             setattr(world.rates, name, 0.0)
         self.database.down = self.broker.away = self.server.split = False
@@ -359,6 +362,43 @@ class History:
         self.world.at(began + LETS_GO_S, check)
         self.for_a_while(lambda: setattr(beat, trouble, True), end)
 
+    def restore_database(self) -> None:
+        """Copy the database now, and put the copy in its place some time later."""
+        if self.copied:
+            return
+        self.copied = True
+        base, courses = self.database, self.observer.copy()
+        names = [each.name for each in fields(base) if each.name not in ("lock", "log", "down", "instance")]
+        copy = {name: deepcopy(getattr(base, name)) for name in names}
+        # One entry is found by its task and by its slot.
+        copy["by_task"] = {entry.task_id: entry for entry in copy["ledger"]}
+        copy["by_slot"] = {(entry.slot_us, entry.job_id): entry for entry in copy["ledger"]}
+        self.world.say("--- the database is copied")
+        self.world.at(self.world.now + self.rng.choice((5.0, 15.0, 40.0)), lambda: self._restore(copy, courses))
+
+    def _restore(self, copy: Mapping[str, Any], courses: dict[str, Course]) -> None:
+        if self.healed:
+            return
+        world, base, auditor = self.world, self.database, self.auditor
+        world.say("--- the database is replaced by its copy")
+        world.disturb()
+        writers = {beat.name: beat.engine.desk.epoch for beat in world.alive if beat.engine.writing}
+        for message in self.broker.messages:
+            entry = base.by_task.get(message.task_id)
+            current = entry is not None and writers.get(message.by) == entry.epoch == base.epoch
+            if current and message.task_id in self.broker.acknowledged:
+                auditor.remembered[message.task_id] = message.by
+        for name, value in copy.items():
+            setattr(base, name, value)
+        base.log.append(("T", None))
+        self.observer.restored(courses)
+        for beat in world.alive:
+            beat.ended_session = True
+        auditor.exact, self.replaced = False, True
+        auditor.requested.clear()
+        auditor.edited.update(base.jobs)
+        auditor.deleted.update(base.jobs)
+
     def refuse_messages(self) -> None:
         """The broker refuses the messages of one job, and takes others."""
         job_id = f"j{self.rng.randrange(4)}"
@@ -384,7 +424,7 @@ class History:
     def skewed(self, skew_us: int) -> None:
         """Clocks that are a minute apart may plan and count slots twice; that none is sent twice is still law."""
         self.skews = (min(self.skews[0], skew_us), max(self.skews[1], skew_us))
-        self.auditor.exact = self.skews == (0, 0)
+        self.auditor.exact = self.skews == (0, 0) and not self.replaced
         self.observer.stepped_back = self.skews[1] - self.skews[0] > 60 * SECOND
 
 
@@ -409,6 +449,7 @@ EVENTS: Sequence[Callable[[History], None]] = (
     History.slow_link,
     History.lose_writes,
     History.strange_error,
+    History.restore_database,
     History.step_clock,
     History.kill_beat,
     History.kill_beat,

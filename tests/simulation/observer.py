@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +85,7 @@ class Observer:
         self.courses: dict[str, Course] = {}
         self.epoch = 0
         self.stepped_back = False
+        self.restored_at: float | None = None
         self.race: Callable[[str], None] = lambda job_id: None
 
     def watch(self, beat: Beat, name: str, args: Sequence[Any], plain: Callable[[], Any]) -> Any:
@@ -107,6 +109,14 @@ class Observer:
         if name == "release":
             return self._release(args, plain)
         return plain()
+
+    def copy(self) -> dict[str, Course]:
+        """What it knows, to be given to `restored` together with a copy of the database of now."""
+        return deepcopy(self.courses)
+
+    def restored(self, courses: dict[str, Course]) -> None:
+        """The database was replaced by an older copy of itself."""
+        self.courses, self.epoch, self.restored_at = courses, self.database.epoch, self.world.now
 
     def broken(self, text: str) -> None:
         self.world.broken(text)

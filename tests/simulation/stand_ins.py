@@ -134,6 +134,7 @@ class Broker:
         self.bad: set[str] = set()
         self.refused: set[str] = set()
         self.messages: list[Message] = []
+        self.acknowledged: set[str] = set()
         self.reports: list[End] = []
         self.backend: dict[str, End] = {}
         self.running: set[str] = set()
@@ -222,6 +223,7 @@ class SimDispatcher:
                 broker.take(beat, shipment)
             return Receipt(task, Fate.DOUBT, "connection reset")
         broker.take(beat, shipment)
+        broker.acknowledged.add(task)
         return Receipt(task, Fate.SENT)
 
     def close(self) -> None:

@@ -68,6 +68,10 @@ class SimStore(MemoryStore):
         """A round trip; then the errors that last."""
         beat, world = self.link.beat, self.link.beat.world
         world.step(beat, what, beat.round_trip_s or None)
+        if beat.ended_session:
+            beat.ended_session = False
+            world.disturb()
+            raise Unavailable("terminating connection due to administrator command")
         if beat.strange:
             world.disturb()
             raise Strange("something that nobody knows")
@@ -108,10 +112,13 @@ class SimStore(MemoryStore):
         if fate == "done":
             self.link.observer.watch(beat, name, args, plain)
         if fate == "late" and name in LATE:
+            observer, restored_at = self.link.observer, self.link.observer.restored_at
 
             def later() -> None:
+                if observer.restored_at != restored_at:
+                    return
                 try:
-                    self.link.observer.watch(beat, name, args, plain)
+                    observer.watch(beat, name, args, plain)
                 except QbeatError as error:
                     world.say(f"    too late for {name} of {beat.name}: {error}")
 

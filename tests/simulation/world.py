@@ -42,6 +42,7 @@ class Beat:
         wrong_since: since when the skew is so large that it may not dispatch; None when it is not.
         cut_off: it cannot reach the database.
         read_only: its sessions of the database cannot write.
+        ended_session: the server has ended its session; the next call of the database finds that out.
         strange: every call of the database ends with an error of an unknown kind.
         round_trip_s: how long each step of the database takes; 0 for a random short time.
         hindered_at: when it last froze or was slow.
@@ -57,6 +58,7 @@ class Beat:
         self.wrong_since: float | None = None
         self.cut_off = False
         self.read_only = False
+        self.ended_session = False
         self.strange = False
         self.round_trip_s = 0.0
         self.hindered_at = 0.0
