@@ -104,12 +104,12 @@ class Link:
         self._watchdog.call_begins()
         return self._read(work)
 
-    def write(self, work: Work[T], *, wait_s: float = ANSWER_S) -> T:
+    def write(self, work: Work[T], *, wait_s: float | None = None) -> T:
         """`work` in a transaction. It may run again, so it must only look at its arguments. Raises Doubt.
 
-        `wait_s`: how long each of its statements may take.
+        `wait_s`: how long each of its statements may take; ANSWER_S unless it is given, and never less.
         """
-        return self._write(work, wait_s)
+        return self._write(work, wait_s or ANSWER_S)
 
     def migrate(self, work: Work[T]) -> T:
         """`write` for work of any length, on a connection of its own without time limits."""

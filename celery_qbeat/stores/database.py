@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from celery_qbeat.errors import Unavailable
 from celery_qbeat.stores import claiming, ledger, tables
 from celery_qbeat.stores.claiming import Batch
 from celery_qbeat.stores.connection import Link, Trouble
@@ -127,6 +128,10 @@ class Database(ABC):
     @abstractmethod
     def prune_log(self, connection: sa.Connection, cursor: Any, before_us: int, limit: int) -> int:
         """Delete up to `limit` log lines, older and settled, and raise `log_floor`; how many. In a transaction."""
+
+    def unusable(self, _url: sa.URL, _error: Unavailable) -> str:
+        """Why waiting does not help after this error of `open`; empty when it may."""
+        return ""
 
     def trouble_ahead(self, _connection: sa.Connection) -> str:
         """A reason why this server cannot be used, found at open; empty: none."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from celery_qbeat.errors import SchemaError
+from celery_qbeat.errors import SchemaError, Unavailable
 from celery_qbeat.jobs import State, Verdict, Worker
 from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row
 from celery_qbeat.stores import leader, ledger, pruning, reading, schema, tables
@@ -54,9 +54,19 @@ class SqlStore:
         return self._link
 
     def open(self) -> None:
+        try:
+            self._open()
+        except Unavailable as error:
+            # What is away comes back; what is forbidden does not.
+            if reason := self._database.unusable(self._url, error):
+                raise SchemaError(reason) from error
+            raise
+
+    def _open(self) -> None:
         absent = self._database.absent(self._url)
         if absent and not self._create_tables:
-            raise SchemaError(f"{absent}: run {schema.MIGRATE['alembic']}")
+            homeless = self._database.homeless(self._url)
+            raise SchemaError(homeless or f"{absent}: run {schema.MIGRATE['alembic']}")
         if self._create_tables and (absent or not self._link.read(schema.is_current)):
             self.migrate()
         trouble = self._link.read(self._database.trouble_ahead)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from celery_qbeat.errors import SchemaError
+from celery_qbeat.errors import SchemaError, Unavailable
 from celery_qbeat.stores import tables
 from celery_qbeat.stores.connection import Trouble
 from celery_qbeat.stores.database import Audit, Database, Entry, Poll, audit_query, prune_numbered
@@ -44,15 +45,38 @@ class SQLite(Database):
 
     def absent(self, url: sa.URL) -> str:
         path = _path(url)
-        if path is None or path.exists():
+        if path is None:
             return ""
-        return self.homeless(url) or f"the SQLite file {path} does not exist"
+        try:
+            return "" if path.exists() else self.homeless(url) or f"the SQLite file {path} does not exist"
+        except OSError as error:
+            return f"the SQLite file {path} cannot be reached ({error.strerror})"
 
     def homeless(self, url: sa.URL) -> str:
         path = _path(url)
-        if path is None or path.parent.is_dir():
+        if path is None:
             return ""
-        return f"the folder {path.parent} of the SQLite file does not exist: create it, or set qbeat_database_url"
+        advice = "set qbeat_database_url"
+        try:
+            if not path.parent.is_dir():
+                return f"the folder {path.parent} of the SQLite file does not exist: create it, or {advice}"
+            there = path.exists()
+        except OSError as error:
+            return f"the SQLite file {path} cannot be reached ({error.strerror}): change that, or {advice}"
+        return self._forbidden(path, there, advice)
+
+    @staticmethod
+    def _forbidden(path: Path, there: bool, advice: str) -> str:
+        """What the operating system will refuse; empty when nothing is known."""
+        if path.is_dir():
+            return f"{path} is a folder, not a SQLite file: {advice}"
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            why = "this user may not write to the folder, where SQLite keeps files beside the database"
+        elif there and not os.access(path, os.R_OK | os.W_OK):
+            why = "this user may not read and write it"
+        else:
+            return ""
+        return f"the SQLite file {path} cannot be used, because {why}: give this user the right, or {advice}"
 
     def connect_args(self, url: sa.URL) -> dict[str, object]:
         """The beat's thread may not be the one that made the store, but only one uses it."""
@@ -80,6 +104,15 @@ class SQLite(Database):
 
     def read_only(self, url: sa.URL) -> str:
         return f"the SQLite file {url.database} is read-only"
+
+    def unusable(self, url: sa.URL, error: Unavailable) -> str:
+        if reason := self.homeless(url):
+            return reason
+        cause = error.__cause__
+        name = str(getattr(getattr(cause, "orig", cause), "sqlite_errorname", ""))
+        if name.startswith("SQLITE_READONLY"):
+            return str(error)
+        return f"the SQLite file {url.database} cannot be opened: {error}" if name.startswith("SQLITE_CANTOPEN") else ""
 
     def put(
         self,

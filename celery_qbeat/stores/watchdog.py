@@ -127,14 +127,14 @@ class Watchdog:
     def _run(self) -> None:
         block_signals()
         while True:
-            deadline = self._deadline()
-            # A call that begins meanwhile has at least this long.
+            deadline, now = self._deadline(), time.monotonic()
+            if deadline is not None and deadline <= now:
+                self._shut()
+                deadline = now + _RETRY_S
+            # The next call may begin at once, and has at least this long.
             pause = ANSWER_S if self._ending is None else min(ANSWER_S, self._ending[1])
             if deadline is not None:
-                pause = deadline - time.monotonic()
-                if pause <= 0:
-                    self._shut()
-                    pause = _RETRY_S
+                pause = min(pause, deadline - now)
             with suppress(Empty):
                 self._wake.get(timeout=pause)
             if self._raw is None and self._since is None:
