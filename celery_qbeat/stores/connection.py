@@ -13,15 +13,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from celery_qbeat.errors import Doubt, QbeatError, SchemaError, SettingsError, Unavailable
+from celery_qbeat.errors import Doubt, QbeatError, SettingsError, Unavailable
 from celery_qbeat.stores import driver_options
+from celery_qbeat.stores.driver_errors import DROPS, MAY_STICK, OF_DRIVERS, RAISED, Deadlock, Lost, Trouble, told
 from celery_qbeat.stores.watchdog import ANSWER_S, NoAnswer, Watchdog, has_news
 
 T = TypeVar("T")
@@ -34,30 +34,6 @@ FRESH_S = 5.0
 """Seconds after its last answer for which a connection is taken to be alive, unless something arrived on it."""
 
 
-class Trouble(Enum):
-    """What a driver's error means for the statement that met it."""
-
-    LOST = "the connection is gone"
-    BUSY = "not now: locked, full, shutting down"
-    DEADLOCK = "rolled back for another transaction's sake"
-    READ_ONLY = "this session may not write"
-    SCHEMA = "a table is missing, or the right to use it"
-    DATA = "the statement cannot work with these values"
-    UNKNOWN = "nobody knows: it may be this session's fault"
-
-
-class BadData(QbeatError):
-    """The database refused a value."""
-
-
-class _Lost(Exception):
-    pass
-
-
-class _Deadlock(Exception):
-    pass
-
-
 class Rules(Protocol):
     """What a kind of database tells the link about itself; see `Database`."""
 
@@ -65,6 +41,7 @@ class Rules(Protocol):
     remote: bool
 
     def begin(self, wait_s: float | None) -> str: ...
+    def engine_options(self, url: sa.URL) -> Mapping[str, Any]: ...
     def connect_args(self, url: sa.URL) -> Mapping[str, object]: ...
     def absent(self, url: sa.URL) -> str: ...
     def judge(self, error: BaseException) -> Trouble: ...
@@ -77,13 +54,15 @@ class Link:
 
     def __init__(self, url: sa.URL, rules: Rules) -> None:
         """Connects to nothing. Raises SettingsError when the driver is not installed, or for a bad option."""
+        self._options = driver_options.read(url)
         try:
-            self.engine = sa.create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+            self.engine = sa.create_engine(
+                url, poolclass=NullPool, isolation_level="AUTOCOMMIT", **rules.engine_options(url)
+            )
         except ImportError as error:
             raise SettingsError(_no_driver(url, error)) from error
         except (SQLAlchemyError, ValueError) as error:
             raise SettingsError(f"qbeat_database_url: {error}") from error
-        self._options = driver_options.read(url)
         self._rules = rules
         self._connection: sa.Connection | None = None
         self._watchdog = Watchdog(always=rules.remote)
@@ -92,7 +71,7 @@ class Link:
         self._read_only = False
         self._patient = False
         self.may_create = False
-        sa.event.listen(self.engine, "do_connect", self._complete)
+        sa.event.listen(self.engine, "do_connect", self._connect_driver)
         sa.event.listen(self.engine, "before_cursor_execute", self._next_statement)
 
     def limit_waits(self, seconds: float) -> None:
@@ -129,9 +108,9 @@ class Link:
             self._freshen()
             try:
                 return self._run(send)
-            except _Lost as error:
+            except Lost as error:
                 raise Doubt(str(error)) from error
-            except _Deadlock as error:
+            except Deadlock as error:
                 deadlocks += 1
                 if deadlocks > DEADLOCKS:
                     raise Unavailable(str(error)) from error
@@ -183,17 +162,24 @@ class Link:
             refused = driver_options.refusal(self.engine.url, error)
             raise (SettingsError(refused) if refused else Unavailable(told(error))) from error
 
-    def _complete(self, _dialect: object, _record: object, _args: object, options: dict[str, Any]) -> None:
+    def _connect_driver(
+        self, dialect: sa.Dialect, _record: object, arguments: Sequence[Any], options: dict[str, Any]
+    ) -> Any:
         """Give the driver its options: those of the URL as it wants them, and ours where the URL is silent."""
         options.update(self._options)
         for name, value in self._rules.connect_args(self.engine.url).items():
             options.setdefault(name, value)
         if self._patient:
             driver_options.wait_for_ever(self.engine.url, options)
+        made = dialect.connect(*arguments, **options)
+        self._watchdog.half_connected()
+        return made
 
     def _freshen(self) -> None:
         """Find a connection that died while idle here, where that leaves no doubt."""
         connection = self._connection
+        if connection is not None and not self._rules.remote:
+            return
         fresh = connection is not None and time.monotonic() - self._answered < FRESH_S
         if connection is None or not fresh or has_news(connection.connection.driver_connection):
             self._read(lambda connection: connection.exec_driver_sql("SELECT 1").close())
@@ -222,12 +208,12 @@ class Link:
         while True:
             try:
                 return self._transaction(work, wait_s)
-            except _Lost as error:
+            except Lost as error:
                 self._no_second_try(error)
                 lost += 1
                 if lost > 1:
                     raise Unavailable(str(error)) from error
-            except _Deadlock as error:
+            except Deadlock as error:
                 deadlocks += 1
                 if deadlocks > DEADLOCKS:
                     raise Unavailable(str(error)) from error
@@ -245,7 +231,7 @@ class Link:
                 connection.exec_driver_sql("COMMIT")
             except BaseException as error:
                 verdict = self._verdict(error, connection, rollback=True)
-                raise (Doubt(str(verdict)) if isinstance(verdict, _Lost) else verdict) from error
+                raise (Doubt(str(verdict)) if isinstance(verdict, Lost) else verdict) from error
         finally:
             self._watchdog.statements_end()
         self._succeeded()
@@ -254,14 +240,14 @@ class Link:
     def _read(self, work: Work[T]) -> T:
         try:
             return self._run(work)
-        except _Lost as error:
+        except Lost as error:
             self._no_second_try(error)
         try:
             return self._run(work)
-        except _Lost as error:
+        except Lost as error:
             raise Unavailable(str(error)) from error
 
-    def _no_second_try(self, error: _Lost) -> None:
+    def _no_second_try(self, error: Lost) -> None:
         """A call that has waited for an answer to the end does not wait for another one."""
         if self._watchdog.cut:
             raise Unavailable(str(error)) from error
@@ -278,14 +264,14 @@ class Link:
         if isinstance(error, QbeatError):
             raised: BaseException = error
             self._succeeded()
-        elif isinstance(error, DBAPIError | self.engine.dialect.loaded_dbapi.Error | _OF_DRIVERS):
+        elif isinstance(error, DBAPIError | self.engine.dialect.loaded_dbapi.Error | OF_DRIVERS):
             trouble = self._judged(error)
-            raised = _KINDS[trouble](self._words(trouble, error))
+            raised = RAISED[trouble](self._words(trouble, error))
         else:
             # An interrupt or a bug: nobody knows what the connection is in the middle of.
             raised, trouble = error, Trouble.LOST
-        repeated = trouble in _MAY_STICK and trouble is self._last_trouble
-        if trouble in _DROPS or repeated:
+        repeated = trouble in MAY_STICK and trouble is self._last_trouble
+        if trouble in DROPS or repeated:
             self.close()
         elif rollback:
             self._roll_back(connection)
@@ -311,31 +297,6 @@ class Link:
         except SQLAlchemyError:
             # The server rolls back what a vanished connection began.
             self.close()
-
-
-_KINDS: dict[Trouble, type[Exception]] = {
-    Trouble.LOST: _Lost,
-    Trouble.DEADLOCK: _Deadlock,
-    Trouble.BUSY: Unavailable,
-    Trouble.READ_ONLY: Unavailable,
-    Trouble.UNKNOWN: Unavailable,
-    Trouble.SCHEMA: SchemaError,
-    Trouble.DATA: BadData,
-}
-_OF_DRIVERS = UnicodeError | OverflowError | OSError
-"""What drivers raise beside their own errors: for values that they cannot send, for a broken socket."""
-_DROPS = {Trouble.LOST, Trouble.READ_ONLY, Trouble.UNKNOWN}
-# Another session may not have these: another server behind a proxy, another file in the place of this one.
-_MAY_STICK = {Trouble.BUSY, Trouble.SCHEMA}
-
-
-def told(error: BaseException) -> str:
-    """The database's own words, on one line."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    words = cause.args[1] if len(cause.args) > 1 and isinstance(cause.args[0], int) else cause
-    if cause.args and isinstance(cause.args[0], Mapping):
-        words = cause.args[0].get("M", cause)
-    return str(words).strip().split("\n")[0] or type(cause).__name__
 
 
 def _discard(connection: sa.Connection) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from celery_qbeat.errors import Unavailable
-from celery_qbeat.stores import claiming, ledger, tables
+from celery_qbeat.stores import claiming, leader, ledger, tables
 from celery_qbeat.stores.claiming import Batch
-from celery_qbeat.stores.connection import Link, Trouble
+from celery_qbeat.stores.connection import Link
+from celery_qbeat.stores.driver_errors import Trouble
 from celery_qbeat.stores.ledger import Sent
 
 RELOAD_ABOVE = 50_000
@@ -78,6 +79,10 @@ class Database(ABC):
         """Why there is nothing to connect to; empty when there may be."""
         return ""
 
+    def engine_options(self, _url: sa.URL) -> dict[str, Any]:
+        """Arguments of SQLAlchemy's `create_engine`."""
+        return {}
+
     def connect_args(self, _url: sa.URL) -> dict[str, object]:
         """Driver options, such as timeouts, for those that the URL does not set."""
         return {}
@@ -112,6 +117,10 @@ class Database(ABC):
     def sent(self, link: Link, mark: Sent) -> None:
         """See `Store.sent`."""
         link.write(lambda connection: ledger.sent(connection, mark))
+
+    def beat(self, link: Link, epoch: int, now_us: int) -> None:
+        """See `Store.beat`."""
+        link.message(lambda connection: leader.beat(connection, epoch, now_us))
 
     @abstractmethod
     def cursor(self, connection: sa.Connection) -> Any:

@@ -41,11 +41,16 @@ def _charset(text: str) -> str:
     return text
 
 
+def _seconds(text: str) -> float:
+    return float(text)
+
+
 _WANTED: Mapping[Callable[[str], Any], str] = {
     _number: "a whole number",
     _number_or_none: "a whole number or 'none'",
     _yes_or_no: "true or false",
     _charset: "a character set that PyMySQL knows",
+    _seconds: "a number of seconds",
 }
 _MYSQL: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(
@@ -62,6 +67,7 @@ _READERS: Mapping[str, Mapping[str, Callable[[str], Any]]] = {
     },
     "mysqldb": _MYSQL,
     "pg8000": {"timeout": _number, "tcp_keepalive": _yes_or_no},
+    "pysqlite": {"timeout": _seconds},
 }
 # Objects of Python, and what the store decides itself.
 _OURS: Mapping[str, frozenset[str]] = {
@@ -72,6 +78,7 @@ _OURS: Mapping[str, frozenset[str]] = {
     "pg8000": frozenset({"ssl_context"}),
     "pysqlite": frozenset({"autocommit", "factory", "isolation_level"}),
 }
+_SQLITE = frozenset({"timeout", "detect_types", "check_same_thread", "cached_statements"})
 _FLAT_SSL = ("ssl_ca", "ssl_cert", "ssl_key")
 
 
@@ -82,6 +89,11 @@ def read(url: sa.URL) -> dict[str, Any]:
     for name, value in url.query.items():
         if name in _OURS.get(driver, ()):
             raise SettingsError(f"qbeat_database_url: the option {name!r} cannot be set in a URL: leave it out")
+        if driver == "pysqlite" and "uri" not in url.query and name not in _SQLITE:
+            raise SettingsError(
+                f"qbeat_database_url: sqlite3 does not know the option {name!r}: leave it out, "
+                "or write sqlite:///file:PATH?uri=true with SQLite's own options"
+            )
         reader = _READERS.get(driver, {}).get(name)
         if reader is None:
             continue

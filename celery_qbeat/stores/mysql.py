@@ -19,8 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from celery_qbeat.errors import SchemaError
 from celery_qbeat.stores import tables
 from celery_qbeat.stores.claiming import chunks
-from celery_qbeat.stores.connection import Trouble
 from celery_qbeat.stores.database import RELOAD_ABOVE, Audit, Database, Entry, Poll, audit_query, prune_numbered
+from celery_qbeat.stores.driver_errors import Trouble
 
 GRACE_US = 500_000
 TOMBSTONE = "-"

@@ -14,8 +14,9 @@ from celery_qbeat.errors import SchemaError
 from celery_qbeat.stores import driver_options, tables
 from celery_qbeat.stores import postgresql_statements as statements
 from celery_qbeat.stores.claiming import Batch
-from celery_qbeat.stores.connection import Link, Trouble
+from celery_qbeat.stores.connection import Link
 from celery_qbeat.stores.database import RELOAD_ABOVE, Audit, Database, Entry, Poll, audit_query, raise_floor
+from celery_qbeat.stores.driver_errors import Trouble
 from celery_qbeat.stores.leader import fenced
 from celery_qbeat.stores.ledger import Sent
 from celery_qbeat.stores.watchdog import ANSWER_S
@@ -48,14 +49,18 @@ class PostgreSQL(Database):
     def url(self, url: sa.URL) -> sa.URL:
         return url if "+" in url.drivername else url.set(drivername="postgresql+psycopg")
 
+    def engine_options(self, url: sa.URL) -> dict[str, Any]:
+        # Looking for the type hstore would cost a round trip.
+        return {"use_native_hstore": False} if url.get_driver_name() in driver_options.LIBPQ else {}
+
     def connect_args(self, url: sa.URL) -> dict[str, object]:
         driver = url.get_driver_name()
         if driver not in driver_options.LIBPQ:
             return {}
-        hosts = max(_hosts(url), 1)
+        hosts = _hosts(url)
         wanted: dict[str, object] = {
             # For each host: all of them have their turn before the watchdog ends the attempt.
-            "connect_timeout": max(2, int(ANSWER_S / hosts)),
+            "connect_timeout": 15 if hosts < 2 else max(2, int(ANSWER_S / hosts)),
             "keepalives_idle": 5,
             "keepalives_interval": 2,
             "keepalives_count": 3,
@@ -103,6 +108,10 @@ class PostgreSQL(Database):
         """In one message, as `claim`."""
         (leads,) = _commit(link, statements.SENT, statements.sent_arguments(mark))
         if not leads:
+            raise link.read(fenced)
+
+    def beat(self, link: Link, epoch: int, now_us: int) -> None:
+        if not _commit(link, _BEAT, {"epoch": epoch, "now": now_us}):
             raise link.read(fenced)
 
     def cursor(self, connection: sa.Connection) -> Cursor:
@@ -195,7 +204,7 @@ _NO_LOOPS = "SET LOCAL enable_nestloop = off"
 
 
 def _commit(link: Link, statement: sa.TextClause, arguments: Mapping[str, Any]) -> Sequence[Any]:
-    """The only row of a statement that writes and is committed. Raises Doubt.
+    """The first row of a statement that writes and is committed; empty when there is none. Raises Doubt.
 
     Several statements in one message are one transaction, which is committed before the answer to the last of them;
     so nothing is sent after the locks are taken.
@@ -209,7 +218,7 @@ def _commit(link: Link, statement: sa.TextClause, arguments: Mapping[str, Any]) 
 
     def in_parts(connection: sa.Connection) -> Sequence[Any]:
         connection.exec_driver_sql(_NO_LOOPS)
-        return connection.execute(statement, dict(arguments)).one()
+        return connection.execute(statement, dict(arguments)).first() or ()
 
     return link.write(in_parts)
 
@@ -228,9 +237,11 @@ def _last_row(connection: sa.Connection, text: str, arguments: Mapping[str, Any]
     else:
         with raw.cursor() as cursor:
             cursor.execute(text, arguments)
-            row = cursor.fetchone()
+            row = cursor.fetchone() or ()
     return row
 
+
+_BEAT = sa.text("UPDATE qbeat_leader SET seen_us = :now WHERE id = 1 AND epoch = :epoch RETURNING epoch")
 
 _SNAPSHOT = sa.text("SELECT CAST(pg_current_snapshot() AS text)")
 

@@ -15,8 +15,9 @@ from celery_qbeat.jobs import State, Verdict, Worker
 from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row
 from celery_qbeat.stores import leader, ledger, pruning, reading, schema, tables
 from celery_qbeat.stores.claiming import Batch, among, chunks, clean
-from celery_qbeat.stores.connection import BadData, Link
+from celery_qbeat.stores.connection import Link
 from celery_qbeat.stores.database import LOG_KEPT_US, RELOAD_ABOVE, Database, shown
+from celery_qbeat.stores.driver_errors import BadData
 from celery_qbeat.stores.leader import fence
 from celery_qbeat.stores.reading import key
 from celery_qbeat.stores.watchdog import PRUNE_S
@@ -101,7 +102,7 @@ class SqlStore:
         return self._link.write(lambda connection: leader.take_epoch(connection, clean(holder)[:255], now_us))
 
     def beat(self, epoch: int, now_us: int) -> None:
-        self._link.write(lambda connection: leader.beat(connection, epoch, now_us))
+        self._database.beat(self._link, epoch, now_us)
 
     # ------------------------------------------------------------ rows
 

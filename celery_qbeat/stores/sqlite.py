@@ -14,8 +14,8 @@ from sqlalchemy.dialects.sqlite import insert
 
 from celery_qbeat.errors import SchemaError, Unavailable
 from celery_qbeat.stores import tables
-from celery_qbeat.stores.connection import Trouble
 from celery_qbeat.stores.database import Audit, Database, Entry, Poll, audit_query, prune_numbered
+from celery_qbeat.stores.driver_errors import Trouble
 
 BUSY_TIMEOUT_S = 5.0
 

@@ -100,6 +100,8 @@ class Watchdog:
                 try:
                     answer = attempt.answers.get(timeout=max(0.0, left))
                 except Empty:
+                    if self._connected_by() > time.monotonic():
+                        continue
                     if attempt.settled.acquire(blocking=False):
                         self._cut_off()
                         raise NoAnswer from None
@@ -110,6 +112,10 @@ class Watchdog:
             # An interrupt leaves the attempt behind, too.
             attempt.settled.acquire(blocking=False)
             self._connecting = None
+
+    def half_connected(self) -> None:
+        """The server has answered while a connection is made, from the thread that makes it."""
+        self._since_connecting = time.monotonic()
 
     def _connected_by(self) -> float:
         ends = self._since_connecting + ANSWER_S

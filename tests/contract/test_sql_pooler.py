@@ -1,4 +1,4 @@
-"""PostgreSQL behind PgBouncer with transaction pooling: each transaction may get another session, shared with others."""
+"""PostgreSQL behind PgBouncer, transaction pooling: each transaction gets some session, which others get, too."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.servers.users import User, not_root
 
 
 class PgBouncer(Server):
-    """Transaction pooling with round robin: each transaction of a client may get another one of `pool_size` sessions."""
+    """Transaction pooling with round robin: each transaction gets another one of `pool_size` sessions."""
 
     name = "pgbouncer"
 
