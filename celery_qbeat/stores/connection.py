@@ -43,6 +43,7 @@ class Rules(Protocol):
     def begin(self, wait_s: float | None) -> str: ...
     def engine_options(self, url: sa.URL) -> Mapping[str, Any]: ...
     def connect_args(self, url: sa.URL) -> Mapping[str, object]: ...
+    def tries_to_begin(self, url: sa.URL) -> int: ...
     def absent(self, url: sa.URL) -> str: ...
     def judge(self, error: BaseException) -> Trouble: ...
     def try_to_write(self, connection: sa.Connection) -> None: ...
@@ -223,7 +224,7 @@ class Link:
         self._watchdog.statements_begin(wait_s)
         try:
             try:
-                connection.exec_driver_sql(self._rules.begin(wait_s))
+                self._begin(connection, wait_s)
                 result = work(connection)
             except BaseException as error:
                 raise self._verdict(error, connection, rollback=True) from error
@@ -236,6 +237,17 @@ class Link:
             self._watchdog.statements_end()
         self._succeeded()
         return result
+
+    def _begin(self, connection: sa.Connection, wait_s: float | None) -> None:
+        tries = self._rules.tries_to_begin(self.engine.url)
+        for left in reversed(range(tries)):
+            try:
+                connection.exec_driver_sql(self._rules.begin(wait_s))
+                return
+            except DBAPIError as error:
+                # Between two tries Python handles signals.
+                if left == 0 or self._watchdog.is_ending or self._judged(error) is not Trouble.BUSY:
+                    raise
 
     def _read(self, work: Work[T]) -> T:
         try:

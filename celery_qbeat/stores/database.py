@@ -67,6 +67,10 @@ class Database(ABC):
         """Begin a transaction, each of whose statements may take this long; in one message. None: a migration."""
         return "BEGIN"
 
+    def tries_to_begin(self, _url: sa.URL) -> int:
+        """How often a transaction is tried that could not begin because of somebody else's."""
+        return 1
+
     def url(self, url: sa.URL) -> sa.URL:
         """The URL with a driver of ours where it names none."""
         return url

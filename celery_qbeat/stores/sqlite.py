@@ -13,11 +13,16 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from celery_qbeat.errors import SchemaError, Unavailable
-from celery_qbeat.stores import tables
+from celery_qbeat.stores import leader, tables
+from celery_qbeat.stores.connection import Link
 from celery_qbeat.stores.database import Audit, Database, Entry, Poll, audit_query, prune_numbered
 from celery_qbeat.stores.driver_errors import Trouble
 
-BUSY_TIMEOUT_S = 5.0
+BUSY_TIMEOUT_S = 1.0
+"""Seconds that SQLite waits for somebody else's transaction. No signal is handled meanwhile."""
+
+BUSY_TRIES = 5
+"""How often it is asked to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,9 @@ class SQLite(Database):
 
     def begin(self, _wait_s: float | None) -> str:
         return "BEGIN IMMEDIATE"
+
+    def tries_to_begin(self, url: sa.URL) -> int:
+        return 1 if "timeout" in url.query else BUSY_TRIES
 
     def url(self, url: sa.URL) -> sa.URL:
         """The path is made absolute: a later change of the working directory must not lead to another file."""
@@ -131,6 +139,10 @@ class SQLite(Database):
         elif update is not None:
             statement = statement.on_conflict_do_nothing()
         connection.execute(statement, [dict(zip(columns, row, strict=True)) for row in rows])
+
+    def beat(self, link: Link, epoch: int, now_us: int) -> None:
+        # In a transaction, whose beginning is what waits for others.
+        link.write(lambda connection: leader.beat(connection, epoch, now_us))
 
     def cursor(self, connection: sa.Connection) -> Cursor:
         commits = self._commits(connection)

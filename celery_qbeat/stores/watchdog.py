@@ -59,6 +59,11 @@ class Watchdog:
         if (connecting := self._connecting) is not None:
             connecting.answers.put(None)
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether `limit_waits` was called."""
+        return self._ending is not None
+
     def watch(self, raw: Any) -> None:
         """From now on it is this driver's connection that is watched; None: there is none."""
         self._raw = raw

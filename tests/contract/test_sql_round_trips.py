@@ -61,7 +61,6 @@ def spent(counted: Counted) -> dict[str, int]:
 
 
 def within(found: dict[str, int], limits: dict[str, int]) -> bool:
-    print(found)
     return found.keys() == limits.keys() and all(found[what] <= most for what, most in limits.items())
 
 

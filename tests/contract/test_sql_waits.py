@@ -205,3 +205,37 @@ def test_every_wait_of_a_slow_server_counts_for_itself(scene: Scene, impatient: 
     scene.proxy.delay_s = 0.15
     scene.store.open()
     scene.store.beat(scene.epoch, T0)
+
+
+def test_a_signal_ends_the_wait_for_a_locked_sqlite_file(sqlite_url: str) -> None:
+    """SQLite waits inside one call of C, where Python handles no signal: so it is asked to wait a second at a time."""
+    store = open_store(made(sqlite_url))
+    store.open()
+    epoch = store.take_epoch("here:1", T0)
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        store.limit_waits(0.5)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    with store.link.engine.connect() as person:
+        person.exec_driver_sql("BEGIN IMMEDIATE")
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with within(3.5), pytest.raises(Unavailable, match="locked"):
+            store.beat(epoch, T0)
+        person.exec_driver_sql("ROLLBACK")
+    signal.signal(signal.SIGALRM, before)
+    store.beat(epoch, T0)
+    store.close()
+
+
+def test_a_locked_sqlite_file_is_waited_for(sqlite_url: str) -> None:
+    store = open_store(made(sqlite_url))
+    store.open()
+    epoch = store.take_epoch("here:1", T0)
+    with store.link.engine.connect() as person:
+        person.exec_driver_sql("BEGIN IMMEDIATE")
+        freed = threading.Timer(1.5, lambda: person.exec_driver_sql("ROLLBACK"))
+        freed.start()
+        store.beat(epoch, T0)
+        freed.join()
+    store.close()
