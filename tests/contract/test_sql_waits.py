@@ -119,7 +119,7 @@ def test_a_frozen_server_costs_ten_seconds_at_most(kind: str, request: pytest.Fi
     server.freeze()
     for _ in range(2):
         with within(PROMISE_S + SLACK_S), pytest.raises(Unavailable, match="no answer"):
-            store.beat(epoch, T0)
+            store.workers()
     server.thaw()
     wait_for(lambda: _done(lambda: store.beat(epoch, T0)), what="the thawed server")
     store.close()
