@@ -151,6 +151,16 @@ class Store(Protocol):
     def close(self) -> None:
         """Give connections back. Never raises."""
 
+    def limit_waits(self, seconds: float) -> None:
+        """From now on no call waits longer than this for the server: the process is ending.
+
+        A signal handler may call it in the middle of another call, which is shortened, too. Once a call has waited in
+        vain, the server is not asked for a new connection any more.
+
+        Args:
+            seconds: how long a call may wait; of a call in progress, from now on.
+        """
+
     def describe(self) -> str:
         """For the log: the database URL with its password hidden."""
 
