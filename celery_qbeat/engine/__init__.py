@@ -52,7 +52,7 @@ class Engine:
     def tick(self) -> float:
         """One pass. Returns the seconds to the next one, at most the poll interval."""
         parts = self._parts
-        if not self._may_hold():
+        if not self._may_hold() or not self._bound():
             return parts.limits.poll_s
         self._lease = parts.gate.hold()
         if self._lease is None:
@@ -67,9 +67,7 @@ class Engine:
             self._step_down()
             return parts.limits.poll_s
         except (Unavailable, Doubt) as error:
-            if self._away_since is None:
-                self._away_since = parts.clock.monotonic()
-                report.database_away(error)
+            self._note_away(error)
             self._let_go = False
             return parts.limits.poll_s
         except TrustLost:
@@ -119,6 +117,23 @@ class Engine:
             return False
         return True
 
+    def _bound(self) -> bool:
+        """Tell the gate which database it guards. False: the database is away, and nobody knows which one it is."""
+        store = self._parts.store
+        try:
+            if not store.instance:
+                store.open()
+        except (Unavailable, Doubt) as error:
+            self._note_away(error)
+            return False
+        self._parts.gate.bind(store.instance)
+        return True
+
+    def _note_away(self, error: Exception) -> None:
+        if self._away_since is None:
+            self._away_since = self._parts.clock.monotonic()
+            report.database_away(error)
+
     def _write(self, lease: Lease, now: int) -> bool:
         parts = self._parts
         now = self._take_over(lease, now)
@@ -152,7 +167,7 @@ class Engine:
         # Others may have gone on while this beat waited or was frozen, and at an older time their plans look as if the
         # clock had been set back. What they do from here on takes a newer epoch, and the fence keeps this one out.
         now = parts.clock.now_us()
-        unbroken = desk.loaded and epoch == desk.epoch + 1
+        unbroken = desk.loaded and epoch == desk.epoch + 1 and desk.instance == parts.store.instance
         if not unbroken:
             self.desk = desk = Desk(reported=desk.reported)
             self._assemble()
@@ -236,7 +251,7 @@ class Engine:
 
     def _stand_by(self) -> None:
         if not self._standing_by:
-            report.standing_by(self._parts.gate.describe())
+            report.standing_by(self._parts.gate.reason(), self._parts.gate.describe())
             self._standing_by = True
 
     def _resume(self) -> None:

@@ -10,7 +10,7 @@ import redis
 import sqlalchemy as sa
 
 from tests.chaos.plan import WRITER, Fault
-from tests.chaos.world import LOCK, TTL_S, Database, Seat, World
+from tests.chaos.world import TTL_S, Database, Seat, World
 
 End = Callable[[], None]
 
@@ -96,10 +96,10 @@ def _stop_still(server: Any) -> End:
     return lambda: server.thaw()
 
 
-def _gate(command: Callable[[redis.Redis], Any]) -> Callable[[World], End]:
+def _gate(command: Callable[[redis.Redis, str], Any]) -> Callable[[World], End]:
     def do(world: World) -> End:
         with world.gate.client() as client:
-            command(client)
+            command(client, world.lock)
         return _nothing
 
     return do
@@ -151,9 +151,9 @@ _BEATS: dict[str, Callable[[Seat], End]] = {"kill beat": _kill, "freeze beat": _
 _LEADER = "SELECT * FROM qbeat_leader FOR UPDATE"
 
 _OTHERS: dict[str, Callable[[World], End]] = {
-    "flush the gate": _gate(lambda client: client.flushall()),
-    "delete the lock": _gate(lambda client: client.delete(LOCK)),
-    "another takes the lock": _gate(lambda client: client.set(LOCK, "somebody:1", px=round(TTL_S * 1000))),
+    "flush the gate": _gate(lambda client, _: client.flushall()),
+    "delete the lock": _gate(lambda client, lock: client.delete(lock)),
+    "another takes the lock": _gate(lambda client, lock: client.set(lock, "somebody:1", px=round(TTL_S * 1000))),
     "restart the gate": lambda world: _crash(world.gate),
     "freeze the gate": lambda world: _stop_still(world.gate),
     "restart the broker": lambda world: _restart(world.broker),

@@ -7,13 +7,16 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import psutil
+import redis
 import sqlalchemy as sa
 
+from celery_qbeat.gates import lock_key
 from celery_qbeat.stores import open_store
 from celery_qbeat.wiring import FAIL_POINT
 from tests.celeryproc import Process, Project
@@ -22,10 +25,17 @@ from tests.servers import MariaDB, PostgreSQL, Redis, wait_for
 
 TTL_S = 2.0
 POLL_S = 0.25
-LOCK = "qbeat:{default}:lock"
+LOCK_KEYS = "qbeat:{default:*}:lock"
 TROUBLE = re.compile(r"^.*(?:unexpected error|Traceback).*$", re.MULTILINE)
 
 Database = PostgreSQL | MariaDB
+
+
+def lock_in(client: redis.Redis) -> str | None:
+    """The key of the one lock in this Redis, None while nobody holds it."""
+    found = [key.decode() for key in client.scan_iter(LOCK_KEYS)]
+    assert len(found) <= 1, found
+    return found[0] if found else None
 
 
 class Seat:
@@ -159,11 +169,17 @@ class World:
 
         return engine.begin()
 
+    @cached_property
+    def lock(self) -> str:
+        """The key of the beats' lock."""
+        with self.connect() as connection:
+            return lock_key("default", connection.execute(sa.text("SELECT instance FROM qbeat_meta")).scalar_one())
+
     def writer(self) -> Seat | None:
         """Who has the lock, by what the beats announced; None when nobody can tell."""
         with self.gate.client(timeout=1.0) as client:
-            held = client.get(LOCK)
-            listed = client.zrange("qbeat:{default}:beats", 0, -1)
+            held = client.get(self.lock)
+            listed = client.zrange(self.lock.removesuffix("lock") + "beats", 0, -1)
         token = (held or b"").decode().partition(":")[0]  # type: ignore[union-attr]
         for seat in self.seats:
             if token and any(f'"{token}"' in text and f':{seat.process.pid}"' in text for text in map(_text, listed)):  # type: ignore[arg-type]
