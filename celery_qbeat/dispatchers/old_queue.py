@@ -85,12 +85,14 @@ class OldQueue:
         back, self._ours, self._others = [*self._ours, *self._others], [], []
         channel, self._channel, self._inbox = self._channel, None, None
         if channel is not None:
-            for taken in back if self._driver != "redis" else ():
+            for taken in back:
                 taken.message.requeue()
             channel.close()
 
     def _open(self) -> Inbox | None:
         """The queue, or None when there is none. It is not declared: only messages of an older version lead to it."""
+        if self._driver == "redis":
+            return RedisInbox(broker.done_queue(self._address)(self._connection.default_channel))
         self._channel = self._connection.channel()
         queue = broker.done_queue(self._address)(self._channel)
         if self._driver == "amqp":
@@ -100,7 +102,7 @@ class OldQueue:
                 log.debug("completions: there is no queue %s: %s", self._address.key, error)
                 self._channel, self._until = None, float("-inf")
                 return None
-        return RedisInbox(queue) if self._driver == "redis" else Inbox(queue)
+        return Inbox(queue)
 
     def _messages(self, inbox: Inbox, until: float) -> Sequence[Taken]:
         """Messages that can be read, the oldest ones."""
