@@ -14,7 +14,6 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from celery_qbeat.gates.server import RedisServer
-from celery_qbeat.gates.trouble import explain
 
 log = logging.getLogger("celery_qbeat")
 
@@ -90,8 +89,7 @@ class BeatList:
         except (RedisError, OSError) as error:
             if not self._failing:
                 log.warning(
-                    "gate: this beat is not listed for `status` (the lock works without it): %s (%s: %s)",
-                    explain(error),
+                    "gate: this beat is not listed for `status`, but the lock works without that (%s: %s)",
                     self._server.where,
                     error,
                 )
