@@ -2,51 +2,66 @@
 
 from __future__ import annotations
 
+import re
+
 from redis.exceptions import (
     AskError,
     AuthenticationError,
     AuthenticationWrongNumberOfArgsError,
     BusyLoadingError,
     ClusterDownError,
+    MasterDownError,
     NoPermissionError,
     ReadOnlyError,
     ResponseError,
     TryAgainError,
 )
 
-_BY_CLASS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
-    (BusyLoadingError, "Redis is loading its data"),
-    (ReadOnlyError, "Redis is a read-only replica, the lock needs the master"),
-    ((AuthenticationError, AuthenticationWrongNumberOfArgsError), "Redis refuses the password of qbeat_redis_url"),
-    (NoPermissionError, "Redis does not permit this user to run the lock's commands on the keys qbeat:*"),
-    (ClusterDownError, "the Redis Cluster does not serve the lock's slot"),
-    ((AskError, TryAgainError), "the Redis Cluster is moving the lock's slot"),
-)
+AWAY = "Redis is away"
 
 _BY_CODE = {
+    "LOADING": "Redis is loading its data",
+    "READONLY": "Redis is a read-only replica, the lock needs the master",
+    "MASTERDOWN": "Redis is a replica that has lost its master",
+    "NOAUTH": "Redis refuses the password of qbeat_redis_url",
+    "NOPERM": "Redis does not permit this user to run the lock's commands on the keys qbeat:*",
+    "CLUSTERDOWN": "the Redis Cluster does not serve the lock's slot",
+    "TRYAGAIN": "the Redis Cluster is moving the lock's slot",
     "WRONGTYPE": "the lock's key in Redis is no lock, delete it",
     "OOM": "Redis is full",
     "MISCONF": "Redis cannot save its data and takes no writes",
     "NOREPLICAS": "Redis has too few replicas and takes no writes",
-    "NOAUTH": "Redis refuses the password of qbeat_redis_url",
 }
-"""Answers for which some versions of redis-py have no class."""
 
-AWAY = "Redis is away"
+_BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
+    (BusyLoadingError, "LOADING"),
+    (ReadOnlyError, "READONLY"),
+    (AuthenticationError, "NOAUTH"),
+    (AuthenticationWrongNumberOfArgsError, "NOAUTH"),
+    (NoPermissionError, "NOPERM"),
+    (MasterDownError, "MASTERDOWN"),
+    (ClusterDownError, "CLUSTERDOWN"),
+    (AskError, "TRYAGAIN"),
+    (TryAgainError, "TRYAGAIN"),
+)
+"""The answers whose code redis-py cuts off, as a class instead."""
+
+_CODE = re.compile(rf"(?:^|[\s-])({'|'.join(_BY_CODE)})\s")
+"""Inside a script's error the code stands in the middle: `Error running script (...): -READONLY You can't ...`."""
 
 
 def explain(error: Exception) -> str:
     """What is wrong, without a full stop: "Redis is away" only when no answer came."""
-    for kinds, fact in _BY_CLASS:
-        if isinstance(error, kinds):
-            return fact
+    for kind, code in _BY_CLASS:
+        if isinstance(error, kind):
+            return _BY_CODE[code]
     text = str(error)
     if "max number of clients reached" in text:
         return "Redis takes no more connections"
     if not isinstance(error, ResponseError):
         return AWAY
-    for code, fact in _BY_CODE.items():
-        # A script's error may begin with words of Redis itself; the code is the first word in capitals.
-        if text.startswith(code) or f" {code} " in text:
-            return fact
+    if found := _CODE.search(text):
+        return _BY_CODE[found[1]]
+    if "can't run this command" in text or "can't access at least one of the keys" in text:
+        return _BY_CODE["NOPERM"]
     return "Redis refuses the lock"
