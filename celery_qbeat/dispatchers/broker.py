@@ -13,10 +13,15 @@ from typing import Any, cast
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import virtual
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from celery_qbeat.jobs import database_id
 
 TIMEOUT_S = 2.0
+
+SENTINEL_TIMEOUT_S = 0.5
+"""Seconds that a sentinel which does not answer costs a new connection."""
 
 DONE_TASK = "celery_qbeat.done"
 
@@ -87,7 +92,14 @@ def _bounds(driver: str, options: dict[str, Any]) -> dict[str, Any]:
     if driver == "redis":
         # redis-py itself would send a command a second time after a timeout, and the task with it.
         names = ("socket_timeout", "socket_connect_timeout")
-        return {"retry_on_timeout": False, **{name: at_most(name) for name in names}}
+        sentinel: dict[str, Any] = {**(options.get("sentinel_kwargs") or {}), "retry": Retry(NoBackoff(), 0)}
+        sentinel |= {name: min(sentinel.get(name) or TIMEOUT_S, SENTINEL_TIMEOUT_S) for name in names}
+        return {
+            "retry_on_timeout": False,
+            **{name: at_most(name) for name in names},
+            # redis-py would ask a sentinel that does not answer four times, with pauses, before it asks the next one.
+            "sentinel_kwargs": sentinel,
+        }
     if driver == "amqp":
         # Confirms are waited for by the dispatcher, for many messages together.
         return {"confirm_publish": False, **{name: at_most(name) for name in ("read_timeout", "write_timeout")}}
