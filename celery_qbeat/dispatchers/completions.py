@@ -45,6 +45,7 @@ class CeleryCompletions:
         self._queue_name = ""
         self._inbox: Inbox | None = None
         self._old: OldQueue | None = None
+        self._old_refused = False
         self._reads_for = ""
         self._unacked: list[Taken] = []
         self._away = False
@@ -75,8 +76,7 @@ class CeleryCompletions:
                 if time.monotonic() >= until:
                     break
             inbox.end()
-            if self._old is not None:
-                ends += self._old.take(self._reads_for, until)
+            ends += self._take_old(until)
         except lost as error:
             self._lose(error)
         self._tell_dropped()
@@ -174,7 +174,16 @@ class CeleryCompletions:
         self._inbox = inbox_of(self._connection, self._queue)
         self._declare_again = float("-inf")
         old = broker.old_done_address(self._connection, self._namespace)
-        self._old = None if old is None else OldQueue(self._connection, old)
+        self._old = None if old is None or self._old_refused else OldQueue(self._connection, old)
+
+    def _take_old(self, until: float) -> Sequence[End]:
+        """Ends in the queue of older versions. What goes wrong there must not stop the reading of our own queue."""
+        try:
+            return self._old.take(self._reads_for, until) if self._old is not None else ()
+        except self._connection.channel_errors as error:
+            log.warning("completions: the queue of older versions is not read any more: %s", text(error))
+            self._old, self._old_refused = None, True
+            return ()
 
     def _next(self, inbox: Inbox, lost: tuple[type[BaseException], ...]) -> Taken | None:
         """The next message, None when there is none; what is no message at all is dropped."""

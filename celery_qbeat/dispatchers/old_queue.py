@@ -106,7 +106,7 @@ class OldQueue:
 
     def _messages(self, inbox: Inbox, until: float) -> Sequence[Taken]:
         """Messages that can be read, the oldest ones."""
-        lost = broker.lost(self._connection)
+        lost = (*broker.lost(self._connection), *self._connection.channel_errors)
         found: list[Taken] = []
         for _ in range(MOST_A_LOOK):
             try:

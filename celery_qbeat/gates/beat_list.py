@@ -23,13 +23,17 @@ ANNOUNCE_S = 5.0
 SEEN_FOR_S = 60.0
 """Seconds for which a beat is listed after its last announcement."""
 
+YEAR_9999_US = 253_370_764_800_000_000
+
+MOST_LETTERS = 255
+
 _ANNOUNCE = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
 redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return redis.call('ZRANGE', KEYS[1], 0, 199)
+return redis.call('ZREVRANGE', KEYS[1], 0, 199)
 """
 
 _WITHDRAW = "return redis.call('ZREM', KEYS[1], ARGV[1])"
@@ -37,7 +41,7 @@ _WITHDRAW = "return redis.call('ZREM', KEYS[1], ARGV[1])"
 # The lock and the list of versions that named them after the namespace alone.
 _LOOK_FOR_OLD = """
 local held = redis.pcall('GET', KEYS[1])
-local listed = redis.pcall('ZRANGE', KEYS[2], 0, 199)
+local listed = redis.pcall('ZREVRANGE', KEYS[2], 0, 199)
 if type(held) ~= 'string' then held = '' end
 if listed.err then listed = {} end
 return {held, listed}
@@ -70,7 +74,7 @@ class BeatList:
         self._key = self._database = ""
         self._again = float("-inf")
         self._told: set[str] = set()
-        self._failing = False
+        self._announced = self._failing = False
 
     def bind(self, key: str, database: str) -> None:
         """Announce in this list, as a beat of this database, from the next call on."""
@@ -82,6 +86,7 @@ class BeatList:
         if now < self._again:
             return
         self._again = now + ANNOUNCE_S
+        self._announced = True
         try:
             self._server.eval(_ANNOUNCE, [self._key], [self._member, self._kept_ms])
             others = self._server.eval(_ANNOUNCE, [self._databases], [self._database_member, self._kept_ms])
@@ -101,7 +106,8 @@ class BeatList:
 
     def withdraw(self) -> None:
         """Stop being listed. Raises RedisError and OSError."""
-        if self._key:
+        if self._announced:
+            self._announced = False
             self._server.eval(_WITHDRAW, [self._key], [self._member])
             self._server.eval(_WITHDRAW, [self._databases], [self._database_member])
 
@@ -115,7 +121,7 @@ class BeatList:
 
     def _tell_databases(self, members: Iterable[bytes]) -> None:
         for member in members:
-            database, holder = _strings(member, 2)
+            database, holder = _database(member)
             if database and database not in {self._database, *self._told}:
                 self._told.add(database)
                 log.warning(
@@ -142,21 +148,31 @@ class BeatList:
 
 def read_announced(member: bytes) -> Announced | None:
     """An entry of a database's list; None for what no beat wrote."""
-    try:
-        token, holder, since_us = json.loads(member)
-    except (ValueError, TypeError, RecursionError):
+    found = _listed(member)
+    if len(found) != 3:
         return None
+    token, holder, since_us = found
     if not (isinstance(token, str) and isinstance(holder, str) and isinstance(since_us, int)):
         return None
-    return Announced(token, holder, since_us)
+    return Announced(token, _printable(holder), since_us) if 0 <= since_us < YEAR_9999_US else None
 
 
-def _strings(member: bytes, count: int) -> Sequence[str]:
-    """A list of so many texts; empty texts for what no beat wrote."""
+def _database(member: bytes) -> tuple[str, str]:
+    """The database and the beat of an entry in the list of databases; empty texts for what no beat wrote."""
+    found = _listed(member)
+    if len(found) != 2 or not all(isinstance(item, str) for item in found):
+        return "", ""
+    return _printable(found[0]), _printable(found[1])
+
+
+def _listed(member: bytes) -> Sequence[Any]:
     try:
-        found: Any = json.loads(member)
+        found = json.loads(member)
     except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, list) and len(found) == count and all(isinstance(item, str) for item in found):
-        return found
-    return [""] * count
+        return ()
+    return found if isinstance(found, list) else ()
+
+
+def _printable(text: str) -> str:
+    """Anybody who can write to this Redis can write to the list, and logs and terminals obey control characters."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:MOST_LETTERS])

@@ -62,10 +62,12 @@ _LOOK = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 return {redis.call('GET', KEYS[1]) or '', redis.call('PTTL', KEYS[1]), now,
-        redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES')}
+        redis.call('ZREVRANGE', KEYS[2], 0, 199, 'WITHSCORES')}
 """
 
 _VALUE = re.compile(rb"[0-9a-f]{32}:\d+")
+
+ANOTHER = "another beat is the writer"
 
 ENDLESS = -1
 """What PTTL says of a key that has no end."""
@@ -135,6 +137,7 @@ class RedisGate:
         self._lease: Lease | None = None
         self._trouble = ""
         self._odd = b""
+        self._other = ANOTHER
         self._ask_again = float("-inf")
         self._yielded_until: float | None = None
 
@@ -181,7 +184,7 @@ class RedisGate:
         return None
 
     def reason(self) -> str:
-        return self._trouble or "another beat is the writer"
+        return self._trouble or self._other
 
     def yield_(self) -> None:
         """Give the lock back and leave it to the others until one had it, or for one TTL if there is none."""
@@ -281,6 +284,7 @@ class RedisGate:
     def _mind_oddities(self, value: bytes, left_ms: int) -> None:
         """Tell once of a lock that no beat made: somebody else wrote to its key, and would keep all beats waiting."""
         readable, endless = _VALUE.fullmatch(value) is not None, left_ms == ENDLESS
+        self._other = ANOTHER if readable else "somebody unknown holds the lock"
         if (readable and not endless) or value == self._odd:
             return
         self._odd = value

@@ -22,7 +22,7 @@ from celery_qbeat.dispatchers.broker import (
 )
 from celery_qbeat.jobs import Verdict, database_id, run_token
 from tests.contract.making_runs import BUDGET_S, INSTANCE, Desk, fresh_id, make_app, take_all
-from tests.servers import RabbitMQ
+from tests.servers import RabbitMQ, Redis
 
 OLD = "qbeat.done.test"
 OTHER = "0b9a8c7d-1111-4222-8333-444455556666"
@@ -132,6 +132,26 @@ def test_without_an_old_queue_none_is_made(rabbit_url: str, tmp_path: Path) -> N
     with desk.app.connection_for_read() as connection, pytest.raises(connection.channel_errors):
         done_queue(Address("amq.direct", "qbeat.done.nobody"))(connection.default_channel).queue_declare(passive=True)
     desk.completions.close()
+
+
+def test_an_old_queue_that_cannot_be_read_stops_nothing(
+    redis_url: str,
+    redis_server: Redis,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(old_queue, "LOOK_S", 0.0)
+    with redis_server.client() as client:
+        client.set(OLD, "no list")
+    desk = Desk(redis_url, tmp_path)
+    for _ in range(3):
+        run = fresh_id()
+        desk.report(run)
+        assert desk.take() == [(run, Verdict.SUCCEEDED)]
+        desk.completions.ack()
+    desk.completions.close()
+    assert [line.partition(":")[2][:34] for line in caplog.messages] == [" the queue of older versions is no"]
 
 
 def test_two_databases_of_one_namespace_read_their_own_ends(desk: Desk) -> None:
