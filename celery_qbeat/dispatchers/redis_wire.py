@@ -1,0 +1,243 @@
+"""The wire to Redis: a window of letters is pushed in one round trip, and each push has its own answer."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis
+from kombu.utils.json import dumps
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    NoPermissionError,
+    ReadOnlyError,
+    ResponseError,
+)
+
+from celery_qbeat.dispatchers.letters import Letter
+from celery_qbeat.dispatchers.wires import Trust, Wire, text, unsent
+from celery_qbeat.ports import Fate, Receipt
+
+REFUSALS = (ResponseError, BusyLoadingError, AuthenticationError, AuthorizationError)
+"""What Redis answers when it did not do as asked. redis-py counts some of them as lost connections."""
+
+MARKER = "qbeat:broker"
+"""A key that is set in the broker's database while nobody has emptied it."""
+
+MARKER_TTL_S = 30 * 86_400
+
+Command = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Push:
+    task_id: str
+    queue: str
+    key: str
+    payload: bytes
+
+
+class RedisWire(Wire):
+    """Collects what kombu would push, letter by letter, and pushes a window of it in one round trip.
+
+    Small windows: when Redis goes away in the middle, all pushes that it did not answer are in doubt. The pushes have a
+    connection of their own: redis-py gives back no answer of a pipeline that broke, and may send one again.
+    """
+
+    window = 20
+
+    def __init__(self, app: Any, connection: Any) -> None:
+        super().__init__(app, connection)
+        self._redis: Any = None
+        self._prefix = ""
+        self._marker_allowed = True
+        self._run_id = ""
+        self._pushes: list[_Push] = []
+        self._current = ""
+        self._at_once = False
+
+    def carry(self, letters: Sequence[Letter], trusted: Trust) -> list[Receipt]:
+        receipts: dict[str, Receipt] = {}
+        self._pushes.clear()
+        for letter in letters:
+            self._collect(letter, trusted, receipts)
+        waiting = [letter for letter in letters if letter.task_id not in receipts]
+        if waiting:
+            receipts |= self._push(waiting, trusted)
+        return [receipts[letter.task_id] for letter in letters]
+
+    # ---------------------------------------------------------------- the broker is asked
+
+    def _probe(self) -> None:
+        """A write that changes nothing: full memory, a replica, a broken disk refuse it as they refuse messages."""
+        if not self._marker_allowed:
+            self._ping()
+            return
+        key = self._prefix + MARKER
+        commands: list[Command] = [
+            ("SET", key, uuid.uuid4().hex, "NX", "EX", MARKER_TTL_S),
+            ("GET", key),
+            ("EXPIRE", key, MARKER_TTL_S),
+        ]
+        if not self._run_id:
+            commands.append(("INFO", "server"))
+        answers, error = self._ask(commands)
+        if error is not None:
+            self._lose(error)
+        elif isinstance(answers[0], NoPermissionError):
+            # The user may write to queues alone: nothing but its messages shows more.
+            self._marker_allowed = False
+            self._ping()
+        elif isinstance(answers[0], Exception):
+            self._refused(answers[0])
+        else:
+            self._remember(answers)
+
+    def _ping(self) -> None:
+        answers, error = self._ask([("PING",)])
+        if error is not None:
+            self._lose(error)
+        elif isinstance(answers[0], Exception) and not isinstance(answers[0], NoPermissionError):
+            self._refused(answers[0])
+
+    def _remember(self, answers: Sequence[Any]) -> None:
+        for line in answers[3].decode().splitlines() if len(answers) > 3 and isinstance(answers[3], bytes) else ():
+            if line.startswith("run_id:"):
+                self._run_id = line.removeprefix("run_id:")
+        token = answers[1].decode() if isinstance(answers[1], bytes) else ""
+        self.incarnation = f"{self._run_id} {token}"
+
+    def _ask(self, commands: Sequence[Command]) -> tuple[list[Any], BaseException | None]:
+        """The answers, an exception where Redis refused a command, and the error that ended them too early."""
+        answers: list[Any] = []
+        link = self._redis.connection
+        try:
+            link.send_packed_command(link.pack_commands(commands), check_health=False)
+            for _ in commands:
+                try:
+                    answers.append(link.read_response(disconnect_on_error=False))
+                except REFUSALS as refusal:
+                    answers.append(refusal)
+        except self._lost as error:
+            return answers, error
+        return answers, None
+
+    # ---------------------------------------------------------------- kombu's channel
+
+    def _adopt(self, channel: Any) -> None:
+        self._redis = redis.Redis(connection_pool=channel.pool, single_connection_client=True)
+        self._redis.connection.connect()
+        self._prefix = channel.global_keyprefix
+        self._marker_allowed, self._run_id = True, ""
+        super()._adopt(channel)
+        self._take_over_pushing(channel)
+
+    def _take_over_pushing(self, channel: Any) -> None:
+        put, fanout = channel._put, channel._put_fanout
+
+        def collect(queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+            if queue in getattr(channel, "_expires", ()):
+                self._at_once = True
+                put(queue, message, **kwargs)
+                return
+            priority = channel._get_message_priority(message, reverse=False)
+            payload = cast(Any, dumps)(message).encode()
+            key = self._prefix + channel._q_for_pri(queue, priority)
+            self._pushes.append(_Push(self._current, queue, key, payload))
+
+        def broadcast(*args: Any, **kwargs: Any) -> None:
+            self._at_once = True
+            fanout(*args, **kwargs)
+
+        channel._put, channel._put_fanout = collect, broadcast
+
+    def _forget(self) -> None:
+        client, self._redis = self._redis, None
+        if client is not None:
+            with suppress(*self._lost):
+                client.connection.disconnect()
+                client.close()
+        super()._forget()
+
+    # ---------------------------------------------------------------- letters
+
+    def _collect(self, letter: Letter, trusted: Trust, receipts: dict[str, Receipt]) -> None:
+        """Without an entry in `receipts` afterwards, the letter waits in `_pushes`."""
+        name = self._current = letter.task_id
+        if self.trouble or not trusted():
+            receipts[name] = unsent(letter, self.trouble)
+            return
+        before, self._at_once = len(self._pushes), False
+        try:
+            self._post(letter)
+        except (*self._lost, *REFUSALS) as error:
+            collected = len(self._pushes) > before
+            del self._pushes[before:]
+            doubtful = self._at_once and not collected
+            receipts[name] = self._failed(letter, error, doubtful=doubtful)
+        except Exception as error:
+            del self._pushes[before:]
+            receipts[name] = Receipt(name, Fate.DOUBT if self._at_once else Fate.BAD, text(error))
+        else:
+            if len(self._pushes) == before:
+                receipts[name] = Receipt(name, Fate.SENT)
+
+    def _failed(self, letter: Letter, error: BaseException, *, doubtful: bool) -> Receipt:
+        """The receipt of a letter whose queue could not be declared, or that kombu sent by itself."""
+        if isinstance(error, REFUSALS):
+            verdict = self._judge(letter.task_id, letter.queue or "", error)
+            return Receipt(letter.task_id, Fate.DOUBT, verdict.detail) if doubtful else verdict
+        self._lose(error)
+        return Receipt(letter.task_id, Fate.DOUBT if doubtful else Fate.NOT_SENT, self.trouble)
+
+    def _push(self, waiting: Sequence[Letter], trusted: Trust) -> dict[str, Receipt]:
+        if not self.trouble:
+            # Between the pushes of a long batch, too, a Redis that just went away leaves no doubt.
+            self._ping()
+        if self.trouble or not trusted():
+            return {letter.task_id: unsent(letter, self.trouble) for letter in waiting}
+        answers, error = self._ask([("LPUSH", push.key, push.payload) for push in self._pushes])
+        if error is not None:
+            self._lose(error)
+        return self._read(answers)
+
+    def _read(self, answers: Sequence[Any]) -> dict[str, Receipt]:
+        """A receipt for each letter. What Redis answered before the connection broke counts."""
+        by_letter: dict[str, list[tuple[_Push, Any]]] = {}
+        unanswered: set[str] = set()
+        for number, push in enumerate(self._pushes):
+            if number < len(answers):
+                by_letter.setdefault(push.task_id, []).append((push, answers[number]))
+            else:
+                unanswered.add(push.task_id)
+        receipts = {task_id: self._verdict(task_id, given) for task_id, given in by_letter.items()}
+        return receipts | {task_id: Receipt(task_id, Fate.DOUBT, self.trouble) for task_id in unanswered}
+
+    def _verdict(self, task_id: str, given: Sequence[tuple[_Push, Any]]) -> Receipt:
+        refusals = [(push.queue, answer) for push, answer in given if isinstance(answer, Exception)]
+        if not refusals:
+            return Receipt(task_id, Fate.SENT)
+        verdict = self._judge(task_id, *refusals[0])
+        # An exchange may lead to several queues, and some of them have it.
+        return verdict if len(refusals) == len(given) else Receipt(task_id, Fate.DOUBT, verdict.detail)
+
+    def _judge(self, task_id: str, queue: str, error: BaseException) -> Receipt:
+        """Whom a refusal concerns: this message, its queue, or all that anyone could send."""
+        if "WRONGTYPE" in str(error) or "wrong kind of value" in str(error):
+            return Receipt(task_id, Fate.BAD, f"key {queue!r} is no list, so it cannot be a queue ({text(error)})")
+        if isinstance(error, NoPermissionError):
+            return Receipt(task_id, Fate.REFUSED, text(error), queue)
+        self._refused(error)
+        return Receipt(task_id, Fate.NOT_SENT, self.trouble)
+
+    def _refused(self, error: BaseException) -> None:
+        """Redis answers and takes nothing; a new connection may lead to a server, or a user, that can."""
+        self.trouble = text(error)
+        gone = isinstance(error, (ReadOnlyError, *self._lost)) or "NOAUTH" in str(error)
+        if gone and self._channel is not None:
+            self._lose(error)
