@@ -253,7 +253,9 @@ class ConfirmWire(Wire):
         for task_id in self._answered(number, multiple):
             letter = self._letters[task_id]
             if letter.plain and letter.queue is not None:
-                self._note(Receipt(task_id, Fate.REFUSED, "the queue rejected it (basic.nack: it is full)", letter.queue))
+                self._note(
+                    Receipt(task_id, Fate.REFUSED, "the queue rejected it (basic.nack: it is full)", letter.queue)
+                )
             else:
                 # An exchange may lead to several queues, and one of them may have it.
                 self._note(Receipt(task_id, Fate.DOUBT, "one of its queues rejected it (basic.nack)"))

@@ -53,6 +53,7 @@ class RedisWire(Wire):
 
     def __init__(self, app: Any, connection: Any) -> None:
         super().__init__(app, connection)
+        self._failures: tuple[type[BaseException], ...] = (*self._lost, *REFUSALS)
         self._redis: Any = None
         self._prefix = ""
         self._marker_allowed = True
@@ -175,7 +176,7 @@ class RedisWire(Wire):
         before, self._at_once = len(self._pushes), False
         try:
             self._post(letter)
-        except (*self._lost, *REFUSALS) as error:
+        except self._failures as error:
             collected = len(self._pushes) > before
             del self._pushes[before:]
             doubtful = self._at_once and not collected

@@ -6,8 +6,9 @@
     land        runs that ended
     send        decide, claim, publish, mark
 
-`desk.py` what a writer has in hand, `reader.py` rows, `sender.py` slots to messages, `lander.py` ends of runs,
-`settler.py` what a dead writer left, `report.py` the words of the log.
+`desk.py` what a writer has in hand, `reader.py` rows, `sender.py` slots to messages, `broker_watch.py`, `marker.py`,
+`resender.py` and `refusals.py` what the broker makes of them, `lander.py` ends of runs, `settler.py` what a dead writer
+left, `report.py` the words of the log.
 """
 
 from __future__ import annotations
@@ -130,8 +131,7 @@ class Engine:
         self._heartbeat(now)
         waiting = self._lander.land(now)
         with parts.undisturbed():
-            reached = self._sender.resend(now, self._trusted) and self._sender.run_by_hand(now, self._trusted)
-            more = reached and self._sender.dispatch(now, self._trusted)
+            more = self._sender.send_due(now, self._trusted)
         if desk.suspects:
             parts.fail_point("rereading")
             self._reader.reread(set(desk.suspects), now)

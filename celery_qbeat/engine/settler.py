@@ -15,7 +15,7 @@ def settle(parts: Parts, desk: Desk, now: int) -> None:
     """Read the runs in flight; those claimed under an older epoch and never marked sent are dropped or sent again."""
     ends: list[End] = []
     dropped: list[Flight] = []
-    own = {task for task, _, _ in desk.chores} | set(desk.resends)
+    own = {task for task, _, _ in desk.chores} | set(desk.resends) | set(desk.unconfirmed)
     for part in parts.store.flights():
         for flight in part:
             if flight.task_id in own:
