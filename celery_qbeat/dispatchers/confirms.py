@@ -251,8 +251,8 @@ class ConfirmWire(Wire):
     def _on_nack(self, number: int, multiple: bool) -> None:
         """A queue that is full and rejects (`x-overflow`) says no more than this."""
         for task_id in self._answered(number, multiple):
-            letter = self._letters[task_id]
-            if letter.plain and letter.queue is not None:
+            letter = self._letters.get(task_id)
+            if letter is not None and letter.plain and letter.queue is not None:
                 self._note(
                     Receipt(task_id, Fate.REFUSED, "the queue rejected it (basic.nack: it is full)", letter.queue)
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -57,6 +58,7 @@ class RedisWire(Wire):
         self._redis: Any = None
         self._prefix = ""
         self._marker_allowed = True
+        self._introduced = False
         self._run_id = ""
         self._pushes: list[_Push] = []
         self._current = ""
@@ -85,7 +87,7 @@ class RedisWire(Wire):
             ("GET", key),
             ("EXPIRE", key, MARKER_TTL_S),
         ]
-        if not self._run_id:
+        if not self._introduced:
             commands.append(("INFO", "server"))
         answers, error = self._ask(commands)
         if error is not None:
@@ -107,11 +109,12 @@ class RedisWire(Wire):
             self._refused(answers[0])
 
     def _remember(self, answers: Sequence[Any]) -> None:
-        for line in answers[3].decode().splitlines() if len(answers) > 3 and isinstance(answers[3], bytes) else ():
-            if line.startswith("run_id:"):
-                self._run_id = line.removeprefix("run_id:")
-        token = answers[1].decode() if isinstance(answers[1], bytes) else ""
-        self.incarnation = f"{self._run_id} {token}"
+        self._introduced = True
+        if len(answers) > 3 and isinstance(answers[3], bytes):
+            found = re.search(rb"^run_id:(\w+)", answers[3], re.MULTILINE)
+            self._run_id = found[1].decode() if found else ""
+        token = answers[1].decode(errors="replace") if isinstance(answers[1], bytes) else ""
+        self.incarnation = f"{self._run_id} {token}".strip()
 
     def _ask(self, commands: Sequence[Command]) -> tuple[list[Any], BaseException | None]:
         """The answers, an exception where Redis refused a command, and the error that ended them too early."""
@@ -134,7 +137,7 @@ class RedisWire(Wire):
         self._redis = redis.Redis(connection_pool=channel.pool, single_connection_client=True)
         self._redis.connection.connect()
         self._prefix = channel.global_keyprefix
-        self._marker_allowed, self._run_id = True, ""
+        self._marker_allowed, self._introduced, self._run_id = True, False, ""
         super()._adopt(channel)
         self._take_over_pushing(channel)
 

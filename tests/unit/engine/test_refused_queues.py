@@ -8,6 +8,7 @@ import pytest
 
 from celery_qbeat.engine import Limits
 from celery_qbeat.ports import Fate
+from celery_qbeat.privileges import Privileges
 from tests.unit.engine.rig import MINUTE, SECOND, Rig, at
 from tests.unit.engine.test_broker import count_claims
 
@@ -85,18 +86,15 @@ def test_a_refusal_is_one_warning_and_its_end_one_line(caplog: pytest.LogCapture
     assert not [message for message in caplog.messages if message.startswith("broker:")]
 
 
-def test_a_row_that_moves_to_another_queue_runs_at_once() -> None:
-    rig = Rig()
+def test_a_row_that_moves_to_another_queue_does_not_wait_for_the_old_one() -> None:
+    rig = Rig(privileges=Privileges(registered=frozenset({"app.a"}), queues=frozenset({"other"})))
     rig.outbox.queue_of = lambda shipment: shipment.job.queue or "celery"
     rig.insert("j", "interval", "3600")
     rig.outbox.full = {"celery"}
     rig.run(120)
-    rig.parts["privileges"].queues.__class__
-    rig.store.update("j", fn="app.b", catch_up="once")
-    rig.outbox.queue_of = lambda shipment: "other"
-    rig.clock.advance(3600)
-    rig.run(2)
-    assert len(rig.slots()) == 1
+    rig.store.update("j", queue="other")
+    rig.run(1)
+    assert rig.slots() == [NOON]
 
 
 def test_a_refused_run_by_hand_fails_with_the_reason() -> None:
