@@ -48,7 +48,7 @@ class BrokerWatch:
         why = self._parts.dispatcher.ready()
         took = clock.monotonic() - started
         if why:
-            self._ask_again = started + took + min(2 * took, ASK_AGAIN_S)
+            self._ask_again = started + took + min(took, ASK_AGAIN_S)
             if not self._desk.broker_away:
                 report.broker_away(why)
                 self._desk.broker_away = True
