@@ -72,7 +72,7 @@ class CeleryDispatcher:
         return receipts
 
     def late(self) -> Sequence[Receipt]:
-        """See `ports.Dispatcher`. Only RabbitMQ answers late."""
+        """See `ports.Dispatcher`. Redis and RabbitMQ answer late when they hung or were blocked."""
         return [] if self._wire is None else self._wire.late()
 
     def close(self) -> None:

@@ -17,11 +17,9 @@ BLOCKED = "the broker has blocked publishers (an alarm for memory or disk)"
 BLOCKED_WAIT_S = 0.2
 """Seconds to wait for the confirms of messages that a broker took before it blocked this connection."""
 
-LATE_LIMIT_S = 60.0
-"""Seconds until an unconfirmed message of a broker that answers nothing is in doubt. Nothing is sent meanwhile."""
-
 BLOCKED_LIMIT_S = 600.0
-"""The same for a broker that said that it blocks: the connection may be dead by then, and nobody would say so."""
+"""Seconds until an unconfirmed message of a broker that said that it blocks is in doubt: the connection may be dead by
+then, and nobody would say so."""
 
 SURE_S = 1.0
 """Seconds after a confirm in which a window may be full at once. A broker says that it blocks when it is sent a
@@ -58,7 +56,8 @@ class ConfirmWire(Wire):
             self._take_answers()
         if self._unconfirmed:
             self.trouble = self._silence()
-            if time.monotonic() > self._silent_since + (BLOCKED_LIMIT_S if self._blocked else LATE_LIMIT_S):
+            blocked_for = time.monotonic() - self._silent_since if self._blocked else 0.0
+            if blocked_for > BLOCKED_LIMIT_S or (not self._blocked and self._hopeless(self._silent_since)):
                 self._lose(TimeoutError(self.trouble))
             return
         super().open(probe=probe)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 import uuid
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,8 +48,9 @@ class _Push:
 class RedisWire(Wire):
     """Collects what kombu would push, letter by letter, and pushes a window of it in one round trip.
 
-    Small windows: when Redis goes away in the middle, all pushes that it did not answer are in doubt. The pushes have a
-    connection of their own: redis-py gives back no answer of a pipeline that broke, and may send one again.
+    Small windows: when Redis goes away in the middle, all pushes that it did not answer are in doubt. When it only
+    hangs, they are `UNCONFIRMED` and their answers are read later. The pushes have a connection of their own: redis-py
+    gives back no answer of a pipeline that broke, and may send one again.
     """
 
     window = 20
@@ -61,8 +64,28 @@ class RedisWire(Wire):
         self._introduced = False
         self._run_id = ""
         self._pushes: list[_Push] = []
+        self._unanswered: deque[_Push] = deque()
+        self._answers: dict[str, list[tuple[_Push, Any]]] = {}
+        self._late: list[Receipt] = []
+        self._silent_since, self._hanging = float("-inf"), False
         self._current = ""
         self._at_once = False
+
+    def open(self, *, probe: bool = True) -> None:
+        if self._hanging:
+            self._take_answers()
+        if self._hanging:
+            self.trouble = self._silence()
+            if self._hopeless(self._silent_since):
+                self._lose(redis.TimeoutError(self.trouble))
+            return
+        super().open(probe=probe)
+
+    def late(self) -> list[Receipt]:
+        if self._hanging:
+            self._take_answers()
+        late, self._late = self._late, []
+        return late
 
     def carry(self, letters: Sequence[Letter], trusted: Trust) -> list[Receipt]:
         receipts: dict[str, Receipt] = {}
@@ -117,19 +140,29 @@ class RedisWire(Wire):
         self.incarnation = f"{self._run_id} {token}".strip()
 
     def _ask(self, commands: Sequence[Command]) -> tuple[list[Any], BaseException | None]:
-        """The answers, an exception where Redis refused a command, and the error that ended them too early."""
+        """The answers, an exception where Redis refused a command, and the error that ended them too early.
+
+        A `redis.TimeoutError` means that Redis has all commands, and that the other answers may still come.
+        """
         answers: list[Any] = []
         link = self._redis.connection
         try:
             link.send_packed_command(link.pack_commands(commands), check_health=False)
-            for _ in commands:
-                try:
-                    answers.append(link.read_response(disconnect_on_error=False))
-                except REFUSALS as refusal:
-                    answers.append(refusal)
+        except self._lost as error:
+            return answers, redis.ConnectionError(text(error))
+        try:
+            while len(answers) < len(commands):
+                answers.append(self._answer())
         except self._lost as error:
             return answers, error
         return answers, None
+
+    def _answer(self) -> Any:
+        """The next answer; an exception where Redis refused the command."""
+        try:
+            return self._redis.connection.read_response(disconnect_on_error=False)
+        except REFUSALS as refusal:
+            return refusal
 
     # ---------------------------------------------------------------- kombu's channel
 
@@ -206,21 +239,62 @@ class RedisWire(Wire):
         if self.trouble or not trusted():
             return {letter.task_id: unsent(letter, self.trouble) for letter in waiting}
         answers, error = self._ask([("LPUSH", push.key, push.payload) for push in self._pushes])
+        self._answers = {letter.task_id: [] for letter in waiting}
+        for push, answer in zip(self._pushes, answers, strict=False):
+            self._answers[push.task_id].append((push, answer))
+        self._unanswered = deque(self._pushes[len(answers) :])
+        if isinstance(error, redis.TimeoutError):
+            return self._answer_later()
         if error is not None:
             self._lose(error)
-        return self._read(answers)
+        return self._verdicts()
 
-    def _read(self, answers: Sequence[Any]) -> dict[str, Receipt]:
-        """A receipt for each letter. What Redis answered before the connection broke counts."""
-        by_letter: dict[str, list[tuple[_Push, Any]]] = {}
-        unanswered: set[str] = set()
-        for number, push in enumerate(self._pushes):
-            if number < len(answers):
-                by_letter.setdefault(push.task_id, []).append((push, answers[number]))
-            else:
-                unanswered.add(push.task_id)
-        receipts = {task_id: self._verdict(task_id, given) for task_id, given in by_letter.items()}
-        return receipts | {task_id: Receipt(task_id, Fate.DOUBT, self.trouble) for task_id in unanswered}
+    def _verdicts(self) -> dict[str, Receipt]:
+        """A receipt for each letter of a window whose answers are complete, or broke off.
+
+        What Redis answered before the connection broke counts.
+        """
+        doubtful = dict.fromkeys(push.task_id for push in self._unanswered)
+        given = {name: answers for name, answers in self._answers.items() if name not in doubtful}
+        self._unanswered.clear()
+        self._answers, self._hanging = {}, False
+        receipts = {name: Receipt(name, Fate.DOUBT, self.trouble) for name in doubtful}
+        return receipts | {name: self._verdict(name, answers) for name, answers in given.items()}
+
+    # ---------------------------------------------------------------- answers that come late
+
+    def _answer_later(self) -> dict[str, Receipt]:
+        """The receipts of a window that Redis has and did not answer in time."""
+        self._silent_since, self._hanging = time.monotonic(), True
+        waiting = dict.fromkeys(push.task_id for push in self._unanswered)
+        given = {name: answers for name, answers in self._answers.items() if name not in waiting}
+        self._answers = {name: self._answers[name] for name in waiting}
+        receipts = {name: self._verdict(name, answers) for name, answers in given.items()}
+        self.trouble = self._silence()
+        return receipts | {name: Receipt(name, Fate.UNCONFIRMED, self.trouble) for name in waiting}
+
+    def _silence(self) -> str:
+        return f"{len(self._answers)} message(s) wait for an answer of Redis"
+
+    def _take_answers(self) -> None:
+        """Read what Redis has answered meanwhile, without waiting."""
+        try:
+            while self._unanswered and self._redis.connection.can_read(timeout=0.01):
+                answer = self._answer()
+                push = self._unanswered.popleft()
+                self._answers[push.task_id].append((push, answer))
+        except redis.TimeoutError:
+            # A part of an answer; the parser keeps it.
+            return
+        except self._lost as error:
+            self._lose(error)
+        if self._hanging and not self._unanswered:
+            self._late.extend(self._verdicts().values())
+
+    def _lose(self, error: BaseException) -> None:
+        super()._lose(error)
+        if self._hanging:
+            self._late.extend(self._verdicts().values())
 
     def _verdict(self, task_id: str, given: Sequence[tuple[_Push, Any]]) -> Receipt:
         refusals = [(push.queue, answer) for push, answer in given if isinstance(answer, Exception)]

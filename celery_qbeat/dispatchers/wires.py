@@ -6,6 +6,7 @@ transport did not say that it has it is in doubt. So each wire notes how far a l
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,12 @@ from celery_qbeat.dispatchers.letters import Letter, post
 from celery_qbeat.ports import Fate, Receipt
 
 Trust = Callable[[], bool]
+
+LATE_LIMIT_S = 60.0
+"""Seconds until an unconfirmed message of a broker that answers nobody is in doubt. Nothing is sent meanwhile."""
+
+HALF_OPEN_S = 10.0
+"""Seconds of silence after which a connection is given up when the broker answers on another one."""
 
 
 class Wire:
@@ -110,6 +117,21 @@ class Wire:
         self.trouble = text(error)
         self._forget()
         self._connection.collect(0.1)
+
+    def _hopeless(self, silent_since: float) -> bool:
+        """Whether a connection that owes answers is to be given up: it is silent for very long, or it alone is."""
+        silent = time.monotonic() - silent_since
+        return silent > LATE_LIMIT_S or (silent > HALF_OPEN_S and self._answers_others())
+
+    def _answers_others(self) -> bool:
+        other = self._connection.clone()
+        try:
+            open_(other)
+        except (*self._lost, *self._connection.channel_errors):
+            return False
+        finally:
+            other.collect(0.1)
+        return True
 
     def _forget(self) -> None:
         self._channel = self._producer = None

@@ -48,10 +48,14 @@ class Bomb:
 
 
 class Scissors:
-    """A TCP proxy to Redis that lets all through until it sees messages, and cuts their answers after `answers`."""
+    """A TCP proxy to Redis that lets all through until it sees messages, and cuts their answers after `answers`.
 
-    def __init__(self, port: int, answers: int) -> None:
+    The connection ends then; with `half_open` it stays, and nothing more comes through it.
+    """
+
+    def __init__(self, port: int, answers: int, *, half_open: bool = False) -> None:
         self._port = port
+        self._half_open = half_open
         self._answers = answers
         self._listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, daemon=True).start()
@@ -85,4 +89,6 @@ class Scissors:
                 while answer.count(b"\r\n") < RedisWire.window:
                     answer += server.recv(65_536)
                 client.sendall(b"".join(answer.splitlines(keepends=True)[: self._answers]))
+                while self._half_open and client.recv(65_536):
+                    pass
                 return

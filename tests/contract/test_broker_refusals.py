@@ -149,6 +149,22 @@ def test_what_redis_answered_before_the_connection_broke_is_no_doubt(
     assert len(redis.arrived()) == 20
 
 
+def test_a_connection_that_alone_is_silent_is_given_up(
+    redis: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_qbeat.dispatchers.wires.HALF_OPEN_S", 0.5)
+    proxy = Scissors(redis.server.port, 5, half_open=True)
+    bench = Bench(redis.server, tmp_path, proxy.url)
+    receipts = bench.send(runs_of(row(), 45))
+    assert fates(receipts) == ["sent"] * 5 + ["unconfirmed"] * 15 + ["not sent"] * 25
+    wait_for(lambda: bench.dispatcher.ready() == "", 20)
+    late = bench.dispatcher.late()
+    assert [receipt.task_id for receipt in late] == [receipt.task_id for receipt in receipts[5:20]]
+    assert set(fates(late)) == {"doubt"}
+    bench.dispatcher.close()
+    proxy.close()
+
+
 def test_a_redis_that_was_emptied_is_another_incarnation(redis: Bench, client: redis_py.Redis) -> None:
     known = redis.dispatcher.incarnation()
     assert known
