@@ -195,8 +195,12 @@ class Agenda:
         """It is due, but a run of its own is in flight: it leaves the heap until `wake`."""
         entry.waiting = entry.excused = True
 
+    def hold(self, entry: Entry) -> None:
+        """It is due, but its queue refuses messages: it leaves the heap until `wake`, and its grace goes on."""
+        entry.waiting = True
+
     def wake(self, job_id: str) -> None:
-        """No run of this job is in flight any more."""
+        """What this job waited for is over."""
         entry = self.entries.get(job_id)
         if entry is not None and entry.waiting:
             entry.waiting = False

@@ -270,28 +270,61 @@ class Shipment:
 
 
 class Fate(Enum):
-    """What happened to a shipment: only `NOT_SENT` may be sent again without harm."""
+    """What happened to a shipment. Only `NOT_SENT` and `REFUSED` may be sent again without harm.
+
+    `NOT_SENT`: the broker as a whole took nothing more. `REFUSED`: its queue refused it and the broker serves other
+    queues. `UNCONFIRMED`: written, and the broker may still confirm it; `Dispatcher.late` tells. `BAD`: this payload
+    can never be published.
+    """
 
     SENT = "sent"
     NOT_SENT = "not sent"
+    REFUSED = "refused"
+    UNCONFIRMED = "unconfirmed"
     DOUBT = "doubt"
     BAD = "bad"
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
+    """What happened to one shipment, and why. `queue`: the queue that refused it, for `REFUSED` only."""
+
     task_id: str
     fate: Fate
     detail: str = ""
+    queue: str = ""
 
 
 class Dispatcher(Protocol):
     """Publishes. It never raises for one bad payload and never sends anything twice."""
 
+    def ready(self) -> str:
+        """Why nothing can be sent now; empty when the broker answers.
+
+        Connects if needed and asks the broker: one round trip, plus those of a new connection. Returns within the time
+        limits of a connection, about four seconds for each address of the broker.
+        """
+
+    def incarnation(self) -> str:
+        """Which memory the broker has: a text that changes when the broker may have lost messages.
+
+        Asks the broker like `ready`. Compare it only with earlier answers of the same dispatcher, and skip empty ones:
+        the broker is away, or a kind of broker that cannot tell. A change does not prove a loss: a run is lost when
+        no worker and no queue has it.
+        """
+
     def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
-        """One receipt for each shipment, in order. Stops publishing at the first lost connection or when `trusted()`
-        turns false; what follows is `NOT_SENT`. `BAD`: this payload cannot be published at all. `detail` is empty only
-        for `SENT` and where trust ended."""
+        """Publish each shipment and return one receipt for each, in order.
+
+        Publishing stops at the first lost connection and when `trusted()` turns false; what follows is `NOT_SENT`.
+        `detail` is empty only for `SENT` and where trust ended.
+        """
+
+    def late(self) -> Sequence[Receipt]:
+        """What became of `UNCONFIRMED` shipments since the last call. Never waits for the broker.
+
+        `SENT`, or `REFUSED` and `NOT_SENT` (the broker did not take it), or `DOUBT` (the connection was lost).
+        """
 
     def close(self) -> None:
         """Give connections back. Never raises."""

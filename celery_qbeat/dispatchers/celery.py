@@ -10,7 +10,8 @@ from celery import signals
 from celery_qbeat.dispatchers import broker
 from celery_qbeat.dispatchers.confirms import ConfirmWire
 from celery_qbeat.dispatchers.letters import Ends, Letter, Writer
-from celery_qbeat.dispatchers.wires import RedisWire, Wire, text
+from celery_qbeat.dispatchers.redis_wire import RedisWire
+from celery_qbeat.dispatchers.wires import Wire, text
 from celery_qbeat.ports import Fate, Receipt, Shipment
 
 
@@ -30,21 +31,39 @@ class CeleryDispatcher:
         self._wire: Wire | None = None
         self._writer: Writer | None = None
         self._linked_instance = ""
+        self._just_asked = False
 
     @property
     def ends(self) -> bool:
         """Whether workers can report the ends of runs over this kind of broker."""
         return broker.done_exchange(self._app.connection_for_write()) is not None
 
+    def ready(self) -> str:
+        """See `ports.Dispatcher`. Redis must also be able to write, and RabbitMQ must not block publishers."""
+        wire, _ = self._opened(probe=True)
+        self._just_asked = wire.trouble == ""
+        return wire.trouble
+
+    def incarnation(self) -> str:
+        """See `ports.Dispatcher`.
+
+        On Redis: the server's `run_id` and a key of ours that vanishes with its data (`FLUSHALL`, an empty restart). On
+        RabbitMQ: the number of connections made and of queues found missing, as the server does not say more.
+        """
+        if self.ready():
+            return ""
+        return "" if self._wire is None else self._wire.incarnation
+
     def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
         """See `ports.Dispatcher`. A NOT_SENT without a detail means lost trust.
 
         When a connection is lost while several letters are under way (up to 20 on Redis, 50 on RabbitMQ), those that
-        the broker did not confirm are in `DOUBT`.
+        the broker did not answer are in `DOUBT`.
         """
         if not shipments:
             return []
-        wire, writer = self._opened()
+        wire, writer = self._opened(probe=not self._just_asked)
+        self._just_asked = False
         # A receiver of these signals expects that the message is out by then.
         watched = signals.after_task_publish.receivers or signals.task_sent.receivers
         size = 1 if watched and isinstance(wire, RedisWire) else wire.window
@@ -53,16 +72,21 @@ class CeleryDispatcher:
             receipts.extend(self._send_some(wire, writer, shipments[start : start + size], trusted))
         return receipts
 
+    def late(self) -> Sequence[Receipt]:
+        """See `ports.Dispatcher`. Redis and RabbitMQ answer late when they hung or were blocked."""
+        return [] if self._wire is None else self._wire.late()
+
     def close(self) -> None:
         """Give the connection back. Never raises."""
         if self._wire is not None:
             self._wire.close()
             self._wire = None
+        self._just_asked = False
 
     def describe(self) -> str:
         return broker.describe(self._app.connection_for_write())
 
-    def _opened(self) -> tuple[Wire, Writer]:
+    def _opened(self, *, probe: bool) -> tuple[Wire, Writer]:
         instance = self._instance()
         if self._wire is None or self._writer is None or self._linked_instance != instance:
             self.close()
@@ -71,7 +95,7 @@ class CeleryDispatcher:
             self._writer = Writer(self._app, Ends(self._app, address) if address is not None else None)
             self._linked_instance = instance
             self._wire = _wire(self._app, connection)
-        self._wire.open()
+        self._wire.open(probe=probe)
         return self._wire, self._writer
 
     def _send_some(

@@ -7,8 +7,9 @@
     send        decide, claim, publish, mark
 
 `desk.py` what a writer has in hand, `leadership.py` the lock, `reader.py` rows, `sender.py` slots to messages,
-`lander.py` ends of runs, `settler.py` what a dead writer left, `outage.py` failed ticks, `clock_check.py` the clock of
-the database, `report.py` the words of the log.
+`broker_watch.py`, `marker.py`, `resender.py` and `refusals.py` what the broker makes of them, `lander.py` ends of runs,
+`settler.py` what a dead writer left, `outage.py` failed ticks, `clock_check.py` the clock of the database, `report.py`
+the words of the log.
 """
 
 from __future__ import annotations
@@ -183,8 +184,7 @@ class Engine:
         waiting = self._lander.land(now) or waiting
         leadership.renew()
         with parts.undisturbed():
-            reached = self._sender.resend(now, self._trusted) and self._sender.run_by_hand(now, self._trusted)
-            more = reached and self._sender.dispatch(now, self._trusted)
+            more = self._sender.send_due(now, self._trusted)
         if desk.suspects:
             parts.fail_point("rereading")
             self._reader.reread(set(desk.suspects), now)

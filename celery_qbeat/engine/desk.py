@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from celery_qbeat.agenda import Agenda
+from celery_qbeat.engine.refusals import Refusals
 from celery_qbeat.flights import Airborne, Flights
 from celery_qbeat.jobs import Job, RowRules, State, Worker
 from celery_qbeat.planning import Moment
@@ -117,6 +118,8 @@ class Desk:
     owed: deque[Effect] = field(default_factory=deque)
     suspects: set[str] = field(default_factory=set)
     resends: dict[str, tuple[int, Shipment]] = field(default_factory=dict)
+    unconfirmed: dict[str, tuple[int, Shipment]] = field(default_factory=dict)
+    refusals: Refusals = field(default_factory=Refusals)
     chores: list[tuple[str, str, Iterator[int]]] = field(default_factory=list)
     epoch: int = 0
     term: str = ""
@@ -150,6 +153,7 @@ class Desk:
         An end also proves that a doubtful run was sent.
         """
         self.resends.pop(task_id, None)
+        self.unconfirmed.pop(task_id, None)
         run = self.flights.land(task_id)
         if run is not None and not self.flights.busy(run.job_id):
             self.agenda.wake(run.job_id)

@@ -108,8 +108,16 @@ def settle_progress(runs: int, seconds: float) -> None:
     log.info("take-over: %d run(s) in flight read after %.0f s, going on", runs, seconds)
 
 
-def broker_away(detail: str, held_back: int) -> None:
-    log.error("broker: away, %d due run(s) held back until it is back: %s", held_back, detail)
+def broker_away(detail: str) -> None:
+    log.error("broker: away, due runs are held back until it is back: %s", detail)
+
+
+def queue_refuses(queue: str, detail: str) -> None:
+    log.warning("queue %r refuses messages, its jobs wait within their grace: %s", queue, detail)
+
+
+def queue_accepts(queue: str) -> None:
+    log.info("queue %r takes messages again", queue)
 
 
 def broker_back() -> None:

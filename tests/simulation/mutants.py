@@ -65,7 +65,7 @@ class PublishesFirst(Sender):
     ) -> bool:
         receipts = [Receipt(shipment.run.task_id, Fate.SENT) for shipment in shipments]
         if shipments:
-            self._mark(batch_id, shipments, receipts, now, closes=True)
+            self._marker.mark(batch_id, shipments, receipts, now, closes=True)
         self._desk.pay()
         return True
 

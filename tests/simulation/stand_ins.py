@@ -193,6 +193,16 @@ class SimDispatcher:
         self._broker = broker
         self._gate = gate
 
+    def ready(self) -> str:
+        self._beat.world.step(self._beat, "asks the broker")
+        return "connection refused" if self._broker.away else ""
+
+    def incarnation(self) -> str:
+        return "" if self._broker.away else "1"
+
+    def late(self) -> Sequence[Receipt]:
+        return ()
+
     def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
         receipts: list[Receipt] = []
         stopped: str | None = None
