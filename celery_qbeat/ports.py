@@ -145,6 +145,12 @@ class Store(Protocol):
     def close(self) -> None:
         """Give connections back. Never raises."""
 
+    def limit_waits(self, seconds: float) -> None:
+        """From now on no call waits longer than this for the server; `FOREVER` lifts the limit. Never raises.
+
+        It may come from a signal handler, in the middle of a call of the same thread; that call obeys it, too.
+        """
+
     def describe(self) -> str:
         """For the log: the database URL with its password hidden."""
 

@@ -19,7 +19,7 @@ from celery_qbeat.engine.reader import Reader
 from celery_qbeat.engine.sender import Sender
 from celery_qbeat.engine.settler import settle
 from celery_qbeat.errors import Doubt, Fenced, Unavailable
-from celery_qbeat.ports import Lease
+from celery_qbeat.ports import FOREVER, Lease
 
 __all__ = ["Chore", "Desk", "Engine", "Limits", "Parts"]
 
@@ -44,6 +44,7 @@ class Engine:
         self._standing_by = False
         self._away_since: float | None = None
         self._let_go = False
+        self._ending_since: float | None = None
         self._last_now = 0
         self._next_heartbeat = 0.0
         self._next_drift = 0.0
@@ -85,18 +86,49 @@ class Engine:
         """Connect to the database and check it, before the first tick. Raises SchemaError and Unavailable."""
         self._parts.store.open()
 
+    def limit_waits(self, seconds: float) -> None:
+        """From now on no call to the database waits longer than this: the process is ending. Safe in a signal handler.
+
+        `FOREVER`: it goes on after all.
+        """
+        if seconds == FOREVER:
+            self._ending_since = None
+        elif self._ending_since is None:
+            self._ending_since = self._parts.clock.monotonic()
+        self._parts.store.limit_waits(seconds)
+
     def close(self) -> None:
-        """Give the lock back and the connections. Never raises."""
-        self._parts.gate.release()
-        self._parts.dispatcher.close()
-        if self._parts.completions is not None:
-            self._parts.completions.close()
-        self._parts.store.close()
+        """Give back what was claimed and not sent, the lock and the connections. Never raises for a server."""
+        parts = self._parts
+        if self._ending_since is None:
+            self.limit_waits(parts.limits.ending_s)
+        try:
+            self._pay_at_the_end()
+        finally:
+            # After a second signal, too, whose handler raises in the middle of it.
+            parts.gate.release()
+        parts.dispatcher.close()
+        if parts.completions is not None:
+            parts.completions.close()
+        parts.store.close()
 
     @property
     def writing(self) -> bool:
         """Whether the last tick was a writer's."""
         return self._lease is not None and self.desk.loaded and not self._standing_by
+
+    def _pay_at_the_end(self) -> None:
+        """What this beat owes to the database, the next one would have to call in doubt."""
+        parts, desk, since = self._parts, self.desk, self._ending_since
+        if not desk.owed or since is None:
+            return
+        try:
+            # A database that has made the end wait is not asked again: the process manager's patience is short.
+            if parts.clock.monotonic() - since > parts.limits.ending_s / 2:
+                raise Unavailable("the database has not answered in time")
+            desk.pay()
+        except Exception as error:
+            report.left_open(len(desk.owed), error)
 
     def _may_hold(self) -> bool:
         """False: the database has been away for long. Perhaps only for this beat, so another one may try."""
@@ -131,7 +163,7 @@ class Engine:
         waiting = self._lander.land(now)
         with parts.undisturbed():
             reached = self._sender.resend(now, self._trusted) and self._sender.run_by_hand(now, self._trusted)
-            more = reached and self._sender.dispatch(now, self._trusted)
+            more = reached and self._trusted() and self._sender.dispatch(now, self._trusted)
         if desk.suspects:
             parts.fail_point("rereading")
             self._reader.reread(set(desk.suspects), now)

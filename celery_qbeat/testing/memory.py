@@ -38,6 +38,9 @@ class MemoryStore(Edits, Faults):
     def close(self) -> None:
         self._cursor = None
 
+    def limit_waits(self, seconds: float) -> None:
+        """Nothing here waits."""
+
     def describe(self) -> str:
         return "memory"
 
