@@ -146,9 +146,14 @@ class Store(Protocol):
         """Give connections back. Never raises."""
 
     def limit_waits(self, seconds: float) -> None:
-        """From now on no call waits longer than this for the server; `FOREVER` lifts the limit. Never raises.
+        """From now on no call waits longer than this for the server: the process is ending.
 
-        It may come from a signal handler, in the middle of a call of the same thread; that call obeys it, too.
+        A signal handler may call it in the middle of another call, which is shortened, too. Once a call has waited in
+        vain, the server is not asked for a new connection any more.
+
+        Args:
+            seconds: how long a call may wait; of a call in progress, from now on. `FOREVER`: the process goes on after
+                all, and everything is as before the first call.
         """
 
     def describe(self) -> str:

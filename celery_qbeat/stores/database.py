@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -55,8 +55,15 @@ class Audit:
 class Database(ABC):
     """One subclass for each kind, found by the name of SQLAlchemy's dialect."""
 
-    begin: ClassVar[str] = "BEGIN"
-    session: ClassVar[Sequence[str]] = ()
+    session: Sequence[str] = ()
+    """Statements for each new connection. Only for databases whose connections nobody else gets."""
+
+    remote: bool = True
+    """Whether a network is between us: then the server may never answer."""
+
+    def begin(self, _wait_s: float | None) -> str:
+        """Begin a transaction, each of whose statements may take this long; in one message. None: a migration."""
+        return "BEGIN"
 
     def url(self, url: sa.URL) -> sa.URL:
         """The URL with a driver of ours where it names none."""
@@ -71,8 +78,16 @@ class Database(ABC):
         return ""
 
     def connect_args(self, _url: sa.URL) -> dict[str, object]:
-        """Driver options, such as timeouts, that the URL does not set."""
+        """Driver options, such as timeouts, for those that the URL does not set."""
         return {}
+
+    @abstractmethod
+    def try_to_write(self, connection: sa.Connection) -> None:
+        """Change nothing, in a way that a session without the right to write is refused with its usual error."""
+
+    def read_only(self, url: sa.URL) -> str:
+        """The beginning of the sentence about such a session."""
+        return f"the database {shown(url)} is read-only (a standby?)"
 
     @abstractmethod
     def judge(self, error: BaseException) -> Trouble:
@@ -118,7 +133,7 @@ class Database(ABC):
         return ""
 
     def whole_tables(self, _connection: sa.Connection) -> AbstractContextManager[None]:
-        """Around a query that joins tables as a whole. After an error the connection is not used again."""
+        """Around a query that joins tables as a whole."""
         return nullcontext()
 
     def text(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:

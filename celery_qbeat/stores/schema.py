@@ -57,7 +57,7 @@ def migrate(link: Link) -> None:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     from celery_qbeat.stores.upgrade import upgrade
 
-    link.write(upgrade)
+    link.migrate(upgrade)
 
 
 def check(link: Link, *, trouble: str = "") -> Identity:

@@ -19,6 +19,7 @@ from celery_qbeat.stores.connection import BadData, Link
 from celery_qbeat.stores.database import LOG_KEPT_US, RELOAD_ABOVE, Database, shown
 from celery_qbeat.stores.leader import fence
 from celery_qbeat.stores.reading import key
+from celery_qbeat.stores.watchdog import PRUNE_S
 
 log = logging.getLogger("celery_qbeat.store")
 
@@ -41,14 +42,7 @@ class SqlStore:
         self._cursor: Any = None
         self._known: dict[str, int] = {}
         self._scopes: Mapping[str, Worker] = {}
-        self._link = Link(
-            self._url,
-            judge=database.judge,
-            session=database.session,
-            begin=database.begin,
-            connect_args=database.connect_args(self._url),
-            absent=lambda: database.absent(self._url),
-        )
+        self._link = Link(self._url, database)
         json = {"args", "kwargs"}
         self._row_columns = [
             database.text(tables.jobs.c[name]) if name in json else tables.jobs.c[name] for name in ROW_COLUMNS
@@ -82,7 +76,7 @@ class SqlStore:
         self._link.close()
 
     def limit_waits(self, seconds: float) -> None:
-        """Statements wait no longer than the database's own limits for a session allow."""
+        self._link.limit_waits(seconds)
 
     def describe(self) -> str:
         return shown(self._url)
@@ -278,7 +272,7 @@ class SqlStore:
         while (cursor := self._cursor) is not None:
             before = now_us - LOG_KEPT_US
             step = partial(self._database.prune_log, cursor=cursor, before_us=before, limit=pruning.STEP)
-            gone = self._link.write(step)
+            gone = self._link.write(step, wait_s=PRUNE_S)
             yield gone
             if gone < pruning.STEP:
                 return

@@ -30,9 +30,12 @@ class Cursor:
 
 
 class SQLite(Database):
-    begin = "BEGIN IMMEDIATE"
+    remote = False
     # FULL: with NORMAL a power cut may undo the last claims, and a slot would be sent twice.
     session = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA recursive_triggers = OFF")
+
+    def begin(self, _wait_s: float | None) -> str:
+        return "BEGIN IMMEDIATE"
 
     def url(self, url: sa.URL) -> sa.URL:
         """The path is made absolute: a later change of the working directory must not lead to another file."""
@@ -58,15 +61,25 @@ class SQLite(Database):
 
     def judge(self, error: BaseException) -> Trouble:
         name = str(getattr(error, "sqlite_errorname", ""))
-        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_READONLY", "SQLITE_INTERRUPT")):
+        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_INTERRUPT")):
             return Trouble.BUSY
+        if name.startswith("SQLITE_READONLY"):
+            return Trouble.READ_ONLY
         if name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_PROTOCOL", "SQLITE_NOMEM")):
             return Trouble.LOST
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_SCHEMA")) or "no such" in str(error):
             return Trouble.SCHEMA
         if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
             return Trouble.LOST
-        return Trouble.DATA
+        # SQLITE_ERROR is for everything else, from a function that refuses a value to a statement that is none.
+        return Trouble.UNKNOWN if name in ("SQLITE_INTERNAL", "SQLITE_MISUSE", "SQLITE_AUTH") else Trouble.DATA
+
+    def try_to_write(self, connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        connection.exec_driver_sql("ROLLBACK")
+
+    def read_only(self, url: sa.URL) -> str:
+        return f"the SQLite file {url.database} is read-only"
 
     def put(
         self,
