@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -19,6 +20,8 @@ from celery_qbeat.wiring import build, engine_database
 log = logging.getLogger("celery_qbeat")
 
 Made = TypeVar("Made")
+
+_starting = threading.local()
 
 
 class Scheduler(beat.Scheduler):
@@ -44,23 +47,22 @@ class Scheduler(beat.Scheduler):
 
     def setup_schedule(self) -> None:
         """Connect and check. A server that is away is no reason to end: the ticks will find it."""
-        engine: Engine = _or_exit(
-            lambda: build(
-                self.app,
-                self.settings,
-                poll_s=self._poll,
-                undisturbed=self._signals.deferred,
-                stopping=self._signals.pending,
-            )
+        if getattr(_starting, "now", False):
+            # A signal came before Celery had its scheduler, and its handler makes another one to close it.
+            return
+        engine = self._engine = _or_exit(
+            lambda: build(self.app, self.settings, poll_s=self._poll, stopping=self._signals.pending)
         )
+        _starting.now = True
         try:
             # Away: the first tick will say so.
-            with suppress(Unavailable):
+            with self._signals.deferred(), suppress(Unavailable):
                 engine.open()
         except QbeatError as error:
             engine.close()
             raise SystemExit(f"celery_qbeat: {error}") from None
-        self._engine = engine
+        finally:
+            _starting.now = False
         # Celery's beat handles SIGTERM and SIGINT only. These two would end the process with the lock in its hand.
         self._signals.add_missing(self._end)
 
@@ -70,7 +72,8 @@ class Scheduler(beat.Scheduler):
         try:
             self._in_tick = True
             if self._engine is not None and not self._closed:
-                pause = self._engine.tick()
+                with self._signals.deferred():
+                    pause = self._engine.tick()
         except Exception as error:
             # Under `worker -B` an exception here ends the beat process without a word while the worker lives on.
             report.bug(error)

@@ -1,9 +1,11 @@
-"""Signals that end the process wait until a dispatch is complete, whatever handlers the app has installed.
+"""Signals that end the process wait for the end of a tick, whatever handlers the app has installed.
 
 Python runs signal handlers in the main thread, between any two of its instructions, and the handlers that end a process
-raise an exception there. In the middle of claim, publish and mark that would leave slots of which nobody knows whether
-they were sent. A signal mask does not help: with a second thread in the process the kernel gives the signal to that
-one, and Python runs the handler in the main thread all the same. So the handlers themselves are replaced meanwhile.
+raise an exception there. Between claim and mark that would leave slots of which nobody knows whether they were sent. In
+the middle of a call, drivers have surprises for it: psycopg first asks the server to cancel the statement, for up to 10
+seconds when it does not answer. A signal mask does not help: with a second thread in the process the kernel gives the
+signal to that one, and Python runs the handler in the main thread all the same. So the handlers themselves are replaced
+meanwhile.
 """
 
 from __future__ import annotations

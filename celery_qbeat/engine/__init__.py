@@ -74,7 +74,8 @@ class Engine:
             self._let_go = False
             return parts.limits.poll_s
         except TrustLost:
-            self._stand_by()
+            if not parts.stopping():
+                self._stand_by()
             return parts.limits.poll_s
         except Exception:
             # Nobody knows what of it is in the database: read everything again.
@@ -160,10 +161,11 @@ class Engine:
         self._mind_the_clock(now)
         self._reader.absorb(now, self._keep_trust)
         self._heartbeat(now)
+        if parts.stopping():
+            return False
         waiting = self._lander.land(now)
-        with parts.undisturbed():
-            reached = self._sender.resend(now, self._trusted) and self._sender.run_by_hand(now, self._trusted)
-            more = reached and self._trusted() and self._sender.dispatch(now, self._trusted)
+        reached = self._sender.resend(now, self._trusted) and self._sender.run_by_hand(now, self._trusted)
+        more = reached and self._trusted() and self._sender.dispatch(now, self._trusted)
         if desk.suspects:
             parts.fail_point("rereading")
             self._reader.reread(set(desk.suspects), now)
@@ -236,7 +238,9 @@ class Engine:
         self._lease = lease if same else None
 
     def _keep_trust(self) -> None:
-        """Renew, and stop when that failed."""
+        """Renew, and stop when that failed or this beat is to end."""
+        if self._parts.stopping():
+            raise TrustLost
         self._renew()
         if self._lease is None:
             raise TrustLost

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -62,8 +61,8 @@ def _never() -> bool:
 class Parts:
     """The implementations behind the ports, and the rules.
 
-    `undisturbed` defers the handlers of signals from claim to mark, `stopping` says that one waits: then publishing
-    ends early and the rest is given back.
+    `stopping` says that a signal waits for the end of the tick: then loading and publishing end early, and what was
+    claimed and not sent is given back.
     """
 
     store: Store
@@ -78,7 +77,6 @@ class Parts:
     code_jobs: Sequence[Job] = ()
     chores: Mapping[str, Chore] = field(default_factory=dict)
     fail_point: Callable[[str], None] = _nothing
-    undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext
     stopping: Callable[[], bool] = _never
 
 

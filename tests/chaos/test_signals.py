@@ -12,9 +12,10 @@ import pytest
 
 from celery_qbeat.shutdown_signals import SAME_REQUEST_S
 from celery_qbeat.wiring import FAIL_POINT
+from tests.celeryproc import Process
 from tests.chaos.app_threads import IN_A_THREAD, SLOW_PUBLISHING, THREADS
 from tests.chaos.scene import GATE, Scene, holder
-from tests.servers import Redis, wait_for
+from tests.servers import PostgreSQL, Redis, Server, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +24,9 @@ OwnRedis = Callable[..., Redis]
 ROWS = 30
 IN_THE_MIDDLE = "sending:3"
 """The third of the questions whether a message may go."""
+
+PATIENCE_OF_DOCKER_S = 10.0
+"""Five seconds are promised; a slow machine may take some more."""
 
 GREENLETS = [
     "import eventlet, gevent",
@@ -173,3 +177,46 @@ def test_handovers_in_bursts_leave_no_doubt(make_scene: MakeScene, own_redis: Ow
         writer = standby
     evidence = scene.finish()
     assert {entry.verdict for entry in evidence.ledger if entry.job in jobs} <= {"sent", "missed"}
+
+
+@pytest.mark.parametrize("frozen", ["database", "broker", "gate"])
+def test_a_signal_ends_a_beat_whose_server_is_frozen(
+    make_scene: MakeScene, own_redis: OwnRedis, own_postgres: Callable[..., PostgreSQL], frozen: str
+) -> None:
+    servers: dict[str, Server] = {"database": own_postgres(), "broker": own_redis(), "gate": own_redis()}
+    database, broker, gate = servers.values()
+    assert isinstance(database, PostgreSQL)
+    assert isinstance(broker, Redis)
+    scene = make_scene(database.url_of(database.create_database()), broker, lock_ttl=60.0, tasks=THREADS)
+    scene.insert(150, "interval", "1")
+    beat = scene.writer(gate.url)
+    scene.wait_more()
+    servers[frozen].freeze()
+    # Within a poll it waits for an answer.
+    time.sleep(0.5)
+    assert ended_after_s(beat) < PATIENCE_OF_DOCKER_S
+    scene.ended.add(beat)
+    servers[frozen].thaw()
+    scene.writer(own_redis().url)
+    scene.finish()
+
+
+def test_a_signal_ends_a_beat_that_starts_on_a_frozen_database(
+    make_scene: MakeScene, own_postgres: Callable[..., PostgreSQL]
+) -> None:
+    database = own_postgres()
+    scene = make_scene(database.url_of(database.create_database()))
+    database.freeze()
+    beat = scene.beat(None)
+    beat.wait_output("beat: Starting")
+    time.sleep(0.5)
+    assert ended_after_s(beat) < PATIENCE_OF_DOCKER_S
+
+
+def ended_after_s(beat: Process) -> float:
+    since = time.monotonic()
+    beat.terminate()
+    assert beat.wait_exit() == 0
+    took = time.monotonic() - since
+    sys.stdout.write(f"ended after {took:.1f} s\n")
+    return took
