@@ -10,6 +10,8 @@ meanwhile.
 
 from __future__ import annotations
 
+import _thread
+import os
 import re
 import signal
 import time
@@ -40,6 +42,9 @@ SAME_REQUEST_S = 0.5
 """Signals that come within this many seconds are one request to end: a process manager signals the whole process group,
 and the parent in the group passes the signal on."""
 
+PATIENCE_S = 3.5
+"""A block that lasts longer than this after the first signal is interrupted: something in it waits without a limit."""
+
 
 class ShutdownSignals:
     """Defers the handlers of shutdown signals in a `with` block. Outside of it they run at once.
@@ -69,7 +74,8 @@ class ShutdownSignals:
     def deferred(self) -> Iterator[None]:
         """Run no handler of a shutdown signal before the end of the block, then the one that was there before.
 
-        A signal that is repeated after `SAME_REQUEST_S` does not wait: its handler runs in the middle of the block.
+        A signal that is repeated after `SAME_REQUEST_S` does not wait: its handler runs in the middle of the block. So
+        does the first one after `PATIENCE_S`.
         """
         if self.block is not None:
             yield
@@ -115,6 +121,8 @@ class ShutdownSignals:
         if not self._noted:
             self._noted[number], self._first_at = frame, now
             self._limit_waits(FIRST_WAIT_S)
+            # Not a `threading.Thread`, whose start takes a lock that the interrupted code may hold.
+            _thread.start_new_thread(self._repeat, (self.block, number))
             return
         self._limit_waits(REPEATED_WAIT_S)
         if now - self._first_at < SAME_REQUEST_S:
@@ -126,6 +134,11 @@ class ShutdownSignals:
             self._limited = False
             _run(original, number, frame)
             self._limited = True
+
+    def _repeat(self, block: object, number: int) -> None:
+        time.sleep(PATIENCE_S)
+        if self.block is block:
+            _send_to_this_process(number)
 
     def _replace(self, block: object, replaced: dict[int, _Replacement]) -> None:
         for number in SHUTDOWN_SIGNALS:
@@ -171,6 +184,14 @@ def _run(handler: Any, number: int, frame: FrameType | None) -> None:
     elif handler == signal.SIG_DFL:
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
+
+
+def _send_to_this_process(number: int) -> None:
+    if os.name == "posix":
+        # It wakes the main thread from a system call, too.
+        os.kill(os.getpid(), number)
+    else:
+        _thread.interrupt_main(signal.Signals(number))
 
 
 def _is_default(number: int) -> bool:

@@ -180,6 +180,16 @@ def test_a_second_signal_ends_the_block_at_once(bench: Bench) -> None:
     assert not bench.signals.pending()
 
 
+def test_a_block_that_does_not_end_is_interrupted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutdown_signals, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(shutdown_signals, "SAME_REQUEST_S", 0.0)
+    with bench.ending():
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(60)
+        raise AssertionError("nothing has interrupted the wait")
+    assert bench.numbers == [signal.SIGTERM]
+
+
 def test_a_block_that_fails_runs_what_waited(bench: Bench) -> None:
     with bench.ending():
         signal.raise_signal(signal.SIGTERM)
