@@ -63,7 +63,7 @@ class Scheduler(beat.Scheduler):
             raise SystemExit(f"celery_qbeat: {error}") from None
         finally:
             _starting.now = False
-        # Celery's beat handles SIGTERM and SIGINT only. These two would end the process with the lock in its hand.
+        # Celery's beat handles SIGTERM and SIGINT only. The others would end the process with the lock in its hand.
         self._signals.add_missing(self._end)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:

@@ -30,8 +30,6 @@ SHUTDOWN_SIGNALS = tuple(
 )
 """Those that this platform has."""
 
-UNHANDLED_BY_CELERY = tuple(number for number in SHUTDOWN_SIGNALS if number.name in ("SIGQUIT", "SIGHUP"))
-
 FIRST_WAIT_S = 2.0
 """How long a call to a server may take once a signal has come."""
 
@@ -97,20 +95,20 @@ class ShutdownSignals:
             self._run_noted()
 
     def add_missing(self, handler: Handler) -> None:
-        """Install `handler` for SIGQUIT and SIGHUP where they would end the process without one.
+        """Install `handler` for signals that would end the process without one: in `celery beat` SIGQUIT and SIGHUP.
 
         A handler of the app stays, and so does an ignored signal (`nohup`). In a thread other than the main one nothing
         is installed.
         """
         self._added = handler
-        for number in UNHANDLED_BY_CELERY:
+        for number in SHUTDOWN_SIGNALS:
             if _is_default(number):
                 with suppress(ValueError):
                     signal.signal(number, handler)
 
     def remove_added(self) -> None:
         """Take the handler of `add_missing` away again. In a thread other than the main one it stays."""
-        for number in UNHANDLED_BY_CELERY:
+        for number in SHUTDOWN_SIGNALS:
             if self._added is not None and signal.getsignal(number) is self._added:
                 with suppress(ValueError):
                     signal.signal(number, signal.SIG_DFL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -140,6 +141,16 @@ def test_a_beat_in_a_thread_ends_with_its_tick(make_scene: MakeScene) -> None:
     program = scene.project.run("thread", [sys.executable, "-c", IN_A_THREAD])
     del scene.project.environment[FAIL_POINT]
     assert program.wait_exit(60) == 0
+    nothing_is_open(scene)
+
+
+def test_a_signal_in_a_tick_of_the_command_line_leaves_no_doubt(make_scene: MakeScene, own_redis: OwnRedis) -> None:
+    gate = own_redis()
+    scene = make_scene(lock_ttl=60.0)
+    scene.insert(ROWS, "interval", "3600")
+    scene.project.environment |= {FAIL_POINT: f"{IN_THE_MIDDLE}:SIGTERM", GATE: gate.url}
+    assert scene.project.qbeat("tick").returncode == 128 + signal.SIGTERM
+    assert holder(gate) is None
     nothing_is_open(scene)
 
 
