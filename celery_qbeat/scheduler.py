@@ -94,7 +94,7 @@ class Scheduler(beat.Scheduler):
         with self._signals.deferred():
             self._closed = True
             self._engine.close()
-            self._signals.remove_added()
+        self._signals.remove_added()
 
     def sync(self) -> None:
         """Nothing is ever kept back: each tick has written what it did."""

@@ -121,15 +121,18 @@ def test_a_beat_in_a_worker_leaves_no_doubt(make_scene: MakeScene, own_redis: Ow
     nothing_is_open(scene)
 
 
-def test_a_worker_that_ends_in_a_burst_ends_its_beat_without_doubt(make_scene: MakeScene, own_redis: OwnRedis) -> None:
+@pytest.mark.parametrize("end", [Process.terminate, Process.interrupt], ids=["SIGTERM", "Ctrl-C"])
+def test_a_worker_that_ends_in_a_burst_ends_its_beat_without_doubt(
+    make_scene: MakeScene, own_redis: OwnRedis, end: Callable[[Process], None]
+) -> None:
     gate = own_redis()
     scene = make_scene(tasks=THREADS, lock_ttl=60.0)
     scene.insert(200, "interval", "1")
     scene.project.environment[GATE] = gate.url
     worker = scene.project.worker("-B", "--scheduler", "qbeat", "-Q", "other")
     scene.wait_more()
-    worker.terminate()
-    assert worker.wait_exit() == 0
+    end(worker)
+    worker.wait_exit()
     assert holder(gate) is None
     assert {entry.verdict for entry in scene.ledger()} == {"sent"}
 
