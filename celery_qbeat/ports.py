@@ -171,7 +171,8 @@ class Store(Protocol):
         vain, the server is not asked for a new connection any more.
 
         Args:
-            seconds: how long a call may wait; of a call in progress, from now on.
+            seconds: how long a call may wait; of a call in progress, from now on. `FOREVER`: the process goes on after
+                all, and everything is as before the first call.
         """
 
     def describe(self) -> str:

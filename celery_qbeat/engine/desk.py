@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -46,6 +45,7 @@ class Limits:
     lease_check_s: float = 15.0
     chore_s: float = 0.05
     let_go_s: float = 5.0
+    ending_s: float = 2.0
 
 
 def batched(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
@@ -66,8 +66,8 @@ def _never() -> bool:
 class Parts:
     """The implementations behind the ports, and the rules.
 
-    `undisturbed` holds signals back from claim to mark, `stopping` says that one waits: then publishing ends early and
-    the rest is given back.
+    `stopping` says that a signal waits for the end of the tick: then loading and publishing end early, and what was
+    claimed and not sent is given back.
     """
 
     store: Store
@@ -82,7 +82,6 @@ class Parts:
     code_jobs: Sequence[Job] = ()
     chores: Mapping[str, Chore] = field(default_factory=dict)
     fail_point: Callable[[str], None] = _nothing
-    undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext
     stopping: Callable[[], bool] = _never
 
 
@@ -138,6 +137,23 @@ class Desk:
     def ready(self) -> bool:
         """Whether the take-over is done: all rows are read, and what the last writer left open is settled."""
         return self.loaded and self.settled
+
+    def counts(self) -> dict[str, int]:
+        """How many rows there are, and how many of them run, are disabled, refused or bad."""
+        entries = self.agenda.entries.values()
+        rows = [entry for entry in entries if entry.job is None or not entry.job.from_code]
+        bad = sum(1 for entry in rows if entry.problem)
+        refused = sum(1 for entry in rows if entry.refusal)
+        disabled = sum(1 for entry in rows if entry.job is not None and entry.job.paused and not entry.problem)
+        running = sum(1 for entry in rows if entry.runnable and not entry.refusal)
+        return {
+            "rows": len(rows),
+            "running": running,
+            "disabled": disabled,
+            "refused": refused,
+            "bad": bad,
+            "code": len(entries) - len(rows),
+        }
 
     def moment(self, now: int) -> Moment:
         return Moment(now_us=now, serving_since_us=self.serving_since_us, instance=self.instance)

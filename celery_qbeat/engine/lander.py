@@ -47,6 +47,8 @@ class Lander:
         waiting = False
         if completions is not None:
             waiting = self._take(completions, now)
+            if self._parts.stopping():
+                return waiting
             self._look_up(completions, now)
         at = self._parts.clock.monotonic()
         if not waiting:

@@ -207,5 +207,13 @@ def chore_failed(job_id: str, error: BaseException) -> None:
     log.error("failed: job=%r: %r", job_id, error, exc_info=error)
 
 
+def left_open(count: int, error: BaseException) -> None:
+    log.warning(
+        "beat: ends with %d write(s) undone; what it claimed and did not mark is settled by the next beat: %s",
+        count,
+        error,
+    )
+
+
 def bug(error: BaseException) -> None:
     log.error("beat: unexpected error, going on: %r", error, exc_info=error)
