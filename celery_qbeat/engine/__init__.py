@@ -98,6 +98,10 @@ class Engine:
         """Whether the last tick was a writer's."""
         return self._lease is not None and self.desk.loaded and not self._standing_by
 
+    def suspect_all(self) -> None:
+        """The broker may have lost messages: check soon that somebody still has each run in flight."""
+        self.desk.recheck.update(dict.fromkeys(self.desk.flights.task_ids()))
+
     def _may_hold(self) -> bool:
         """False: the database has been away for long. Perhaps only for this beat, so another one may try."""
         parts, since = self._parts, self._away_since

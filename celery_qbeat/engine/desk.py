@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from celery_qbeat.agenda import Agenda
+from celery_qbeat.agenda import Agenda, Entry
 from celery_qbeat.flights import Airborne, Flights
-from celery_qbeat.jobs import Job, RowRules, Worker
-from celery_qbeat.planning import Moment
+from celery_qbeat.jobs import Job, RowRules, Verdict, Worker
+from celery_qbeat.planning import Claim, Moment
 from celery_qbeat.ports import Clock, Completions, Dispatcher, Gate, Shipment, Store
 from celery_qbeat.privileges import Privileges
 
@@ -40,6 +40,9 @@ class Limits:
     look_up_s: float = 5.0
     lease_check_s: float = 15.0
     chore_s: float = 0.05
+    ask_again_s: float = 10.0
+    silent_s: float = 30.0
+    warn_again_s: float = 600.0
     let_go_s: float = 5.0
 
 
@@ -82,6 +85,16 @@ class Parts:
 
 
 @dataclass(slots=True)
+class Blocked:
+    """A job that waits for its own run. `skips`: its skipped slots in a row; `due_us`: since when a run is due instead;
+    `warn_again`: monotonic seconds, when the next warning about it may be logged."""
+
+    skips: int = 0
+    due_us: int | None = None
+    warn_again: float = float("-inf")
+
+
+@dataclass(slots=True)
 class Desk:
     """A writer's memory. `owed` survives a lost connection: it is paid, in order, before anything else is done."""
 
@@ -93,6 +106,10 @@ class Desk:
     suspects: set[str] = field(default_factory=set)
     resends: dict[str, tuple[int, Shipment]] = field(default_factory=dict)
     chores: list[tuple[str, str, Iterator[int]]] = field(default_factory=list)
+    blocked: dict[str, Blocked] = field(default_factory=dict)
+    recheck: dict[str, None] = field(default_factory=dict)
+    moved: set[str] = field(default_factory=set)
+    asking: bool = False
     epoch: int = 0
     term: str = ""
     loaded: bool = False
@@ -116,10 +133,24 @@ class Desk:
         An end also proves that a doubtful run was sent.
         """
         self.resends.pop(task_id, None)
+        self.recheck.pop(task_id, None)
+        self.moved.discard(task_id)
         run = self.flights.land(task_id)
         if run is not None and not self.flights.busy(run.job_id):
+            self.blocked.pop(run.job_id, None)
             self.agenda.wake(run.job_id)
         return run
+
+    def wait(self, entry: Entry) -> None:
+        """A run of this job is due and waits for the one in flight to end."""
+        self.blocked.setdefault(entry.id, Blocked()).due_us = entry.next_us
+        self.agenda.wait(entry)
+
+    def skipped(self, claim: Claim) -> None:
+        """Count the slots of a claim that were skipped because of a run in flight."""
+        skips = sum(1 + run.collapsed for run in claim.runs if run.verdict is Verdict.SKIPPED)
+        if skips and self.flights.busy(claim.job_id):
+            self.blocked.setdefault(claim.job_id, Blocked()).skips += skips
 
     def pay(self) -> None:
         """Do what is owed to the database. What fails stays owed; the error goes on."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from celery_qbeat.engine import report
 from celery_qbeat.engine.desk import Desk, Parts, batched
+from celery_qbeat.engine.leases import apply_new_rows
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.jobs import Reading, State, read_row
 from celery_qbeat.planning import overtaken
@@ -79,6 +80,7 @@ class Reader:
     def _absorb_rows(self, changes: Changes, now: int, keep_trust: Callable[[], None]) -> None:
         desk = self._desk
         found = [there for there in changes.rows.values() if there is not None and not self._is_shadow(there[0])]
+        before = {entry.id: entry.job for row, _ in found if (entry := desk.agenda.entries.get(str(row["id"])))}
         plans = [self._take(row, state, now) for row, state in found]
         gone = [job_id for job_id, there in changes.rows.items() if there is None and job_id not in self._code]
         states = [desk.agenda.drop(job_id) or State(job_id, now) for job_id in gone]
@@ -87,6 +89,7 @@ class Reader:
         report.changed(len(found), len(gone))
         # The feed will not bring these rows again, so nothing of them may be forgotten when one of the two calls fails.
         desk.suspects.update(plan.job_id for plan in plans if plan is not None)
+        apply_new_rows(self._parts, desk, before)
         self._forget(states, now)
         self._store(plans, now, keep_trust)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from celery_qbeat.agenda import Entry
 from celery_qbeat.engine import report
 from celery_qbeat.engine.desk import Desk, Parts, batched
+from celery_qbeat.engine.leases import answer_request
 from celery_qbeat.engine.settler import resendable
 from celery_qbeat.errors import Doubt, Unavailable
 from celery_qbeat.flights import Airborne
@@ -102,7 +103,7 @@ class Sender:
         for entry in entries:
             claim = self._decide(entry, now)
             if claim is None:
-                agenda.wait(entry)
+                self._desk.wait(entry)
             elif len(claim.runs) <= 1:
                 single.append(_Won(claim, entry.job, replace(entry)))
             elif room > 0:
@@ -120,8 +121,8 @@ class Sender:
         again = False
         for request in store.requests():
             entry = desk.agenda.entries.get(request.job_id)
-            if entry is None:
-                report.unknown_request(request)
+            if entry is None or request.action != "run":
+                answer_request(self._parts, desk, request, now)
             else:
                 claimed = self._claim_by_hand(entry, request, now)
                 if claimed is None:
@@ -214,6 +215,7 @@ class Sender:
                 desk.suspects.add(item.claim.job_id)
             else:
                 report.decided(item.claim)
+                desk.skipped(item.claim)
                 won.append(item.without(lost))
         return batch_id, won, lost
 

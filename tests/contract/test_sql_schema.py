@@ -133,7 +133,7 @@ def test_the_users_own_alembic_and_tables_are_left_alone(database_url: str) -> N
     made(database_url)
     with connected(database_url) as connection:
         assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all() == ["users-own"]
-        assert connection.exec_driver_sql("SELECT version_num FROM qbeat_alembic_version").scalars().all() == ["0001"]
+        assert connection.exec_driver_sql("SELECT version_num FROM qbeat_alembic_version").scalars().all() == ["0002"]
 
 
 def test_missing_tables_are_told_with_the_command_that_makes_them(database_url: str) -> None:
