@@ -26,14 +26,19 @@ class WorkerSeen:
 class QueueSeen:
     """A queue as it was just before the workers were asked.
 
-    `waiting`: messages ready in it; None: unknown. `readers`: its consumers, where the broker counts them. `holds`:
-    task ids that were found in it, or delivered from it and not acknowledged. `searched`: it holds no other asked id.
+    `waiting`: messages ready in it; None: unknown. `readers`: its consumers, where the broker counts them. `ready`:
+    task ids that were found in it; `delivered`: those that were taken out of it and not acknowledged. `searched`: it
+    holds no other id that was asked for.
     """
 
     waiting: int | None = None
     readers: int | None = None
-    holds: frozenset[str] = frozenset()
+    ready: frozenset[str] = frozenset()
+    delivered: frozenset[str] = frozenset()
     searched: bool = False
+
+    def holds(self, task_id: str) -> bool:
+        return task_id in self.ready or task_id in self.delivered
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,4 @@ class Answers:
         seen = self.queues.get(queue) if queue is not None else None
         if queue is None or seen is None or task_id in self.holders:
             return False
-        return (
-            seen.searched and task_id not in seen.holds and self.silent(queue) == 0 and self.readers(queue) != []
-        )
+        return seen.searched and not seen.holds(task_id) and self.silent(queue) == 0 and self.readers(queue) != []

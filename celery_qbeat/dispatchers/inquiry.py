@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from celery.events.event import get_exchange
-from kombu import Consumer, Queue
+from kombu.entity import Queue
+from kombu.messaging import Consumer
 from kombu.utils.json import dumps
 
 from celery_qbeat.answers import Answers, Holder, WorkerSeen

@@ -62,7 +62,7 @@ class _RedisSearch:
     def __init__(self, channel: Any) -> None:
         self._channel = channel
         # kombu's own client adds the key prefix to some commands and not to others.
-        self._client = redis.Redis(connection_pool=channel.pool)
+        self._client: Any = redis.Redis(connection_pool=channel.pool)
         self._prefix = getattr(channel, "global_keyprefix", "") or ""
         self._messages, self._bytes = MOST_MESSAGES, MOST_BYTES
 
@@ -74,8 +74,8 @@ class _RedisSearch:
         steps = self._channel.priority_steps
         keys = [f"{self._prefix}{self._channel._q_for_pri(queue, step)}" for step in steps]
         found, whole = self._found(self._listed(keys))
-        waiting = sum(self._client.llen(key) for key in keys)  # type: ignore[misc]
-        return QueueSeen(waiting=waiting, holds=wanted & (found | unacked), searched=whole and complete)
+        waiting = sum(self._client.llen(key) for key in keys)
+        return QueueSeen(waiting, ready=wanted & found, delivered=wanted & unacked, searched=whole and complete)
 
     def _found(self, messages: Iterator[bytes]) -> tuple[set[str], bool]:
         """Every UUID in these messages, and whether all of them were read."""
@@ -92,9 +92,9 @@ class _RedisSearch:
         for key in keys:
             passed = 0
             while page := self._client.lrange(key, -passed - PAGE, -passed - 1):
-                yield from reversed(page)  # type: ignore[arg-type]
-                passed += len(page)  # type: ignore[arg-type]
-                if len(page) < PAGE:  # type: ignore[arg-type]
+                yield from reversed(page)
+                passed += len(page)
+                if len(page) < PAGE:
                     break
 
     def _unacked(self) -> Iterator[bytes]:

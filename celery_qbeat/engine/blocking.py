@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_qbeat.answers import Answers
+from celery_qbeat.answers import Answers, QueueSeen
 from celery_qbeat.engine.desk import Blocked
 from celery_qbeat.engine.report import duration
 from celery_qbeat.flights import Airborne
@@ -33,8 +33,14 @@ def causes(run: Airborne, answers: Answers, now: int) -> str:
     silent = answers.silent(queue)
     if not answers.readers(queue) and not silent:
         return f"queue {queue!r} has no worker"
-    if run.task_id in seen.holds or (seen.waiting and not seen.searched):
-        return f"{name} waits in queue {queue!r} ({seen.waiting or 0} message(s) wait there) {since}"
-    if silent:
-        return f"{name} is in flight {since}, and {silent} worker(s) did not answer"
-    return f"{name} is in flight {since}, and every worker says that it has not got it"
+    if run.task_id in seen.delivered:
+        where = f"was taken out of queue {queue!r} and is not acknowledged, sent {duration(now - run.sent_us)} ago"
+    elif run.task_id in seen.ready or (seen.waiting and not silent and not seen.searched):
+        where = f"waits in queue {queue!r} ({seen.waiting or 0} message(s) wait there) {since}"
+    else:
+        where = f"is in flight {since}"
+    return f"{name} {where}" + (f"; {silent} worker(s) did not answer" if silent else _nobody(run, seen))
+
+
+def _nobody(run: Airborne, seen: QueueSeen) -> str:
+    return "" if seen.holds(run.task_id) or not seen.searched else "; every worker says that it has not got it"

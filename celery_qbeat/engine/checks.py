@@ -123,7 +123,7 @@ class RunChecks:
             self._warn(Answers(), waited_for, now)
             return
         if completions.ask({run.task_id: self._job(run) for run in (*overdue, *waited_for)}):
-            self._asked, self._desk.asking = _Asked(overdue, waited_for), True
+            self._asked, self._desk.asking = _Asked(overdue, waited_for), bool(overdue)
             return
         for run in overdue:
             self._desk.flights.add(replace(run, lease_until_us=now + UNASKED_US))
@@ -211,7 +211,7 @@ class RunChecks:
             # When it was asked: it may have announced its shutdown before this round ended.
             evidence.holder, evidence.held_us, evidence.rounds = holder.worker, evidence.asked_us, 0
             self._desk.recheck.pop(run.task_id, None)
-        elif queue is not None and run.task_id in queue.holds:
+        elif queue is not None and queue.holds(run.task_id):
             evidence.holder, evidence.rounds = "", 0
             self._desk.recheck.pop(run.task_id, None)
         elif answers.nobody_has(run.task_id):

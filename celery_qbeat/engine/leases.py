@@ -63,4 +63,3 @@ def _shortened(desk: Desk, job: Job) -> dict[str, int]:
             desk.flights.add(replace(run, lease_until_us=until))
             found[run.task_id] = until
     return found
-

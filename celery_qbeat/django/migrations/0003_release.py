@@ -1,12 +1,14 @@
 """Requests can release runs, too."""
 
+from typing import Any
+
 from django.db import migrations
 
-import celery_qbeat.django.fields as fields
+from celery_qbeat.django import fields
 from celery_qbeat.django.database import create_triggers
 
 
-def set_version(apps, schema_editor):
+def set_version(apps: Any, schema_editor: Any) -> None:
     apps.get_model("qbeat", "Installation").objects.using(schema_editor.connection.alias).filter(
         pk=1, schema_version__lt=2
     ).update(schema_version=2)
