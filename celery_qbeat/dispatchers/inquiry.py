@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, cast
 
 from celery.events.event import get_exchange
@@ -39,6 +40,10 @@ REFUSED_S = 60.0
 """How long nobody is asked after the broker refused a question, in seconds."""
 
 GOODBYES_KEPT_S = 3_600.0
+
+COUNTING = frozenset({"redis", "amqp"})
+"""Kinds of brokers that count who could answer. On the others nothing is concluded from silence, and so there is
+nothing to listen for between two questions."""
 
 NEEDED = ("query_task", "scheduled", "active_queues")
 """The commands that a worker must have answered. `query_task` alone does not know what waits for its time."""
@@ -98,6 +103,8 @@ class Inquiry:
         started = time.monotonic()
         if started < self._refused_until or (self._connection is None and started < self._connect_again):
             return
+        if self._connection is None and not self._counts:
+            return
         try:
             self._open()
             self._drain()
@@ -150,6 +157,10 @@ class Inquiry:
 
     # ------------------------------------------------------------------
 
+    @cached_property
+    def _counts(self) -> bool:
+        return self._app.connection_for_write().transport.driver_type in COUNTING
+
     def _errors(self) -> tuple[type[BaseException], ...]:
         connection = self._connection
         return () if connection is None else (*broker.lost(connection), *connection.channel_errors)
@@ -167,12 +178,13 @@ class Inquiry:
         self._mailbox.producer_pool = _Once(self._app.amqp.Producer(channel, auto_declare=False))
         if connection.transport.driver_type == "redis":
             self._count_listeners(channel)
-        replies, goodbyes = self._mailbox.reply_queue(channel), self._goodbye_queue(connection)(channel)
+        arrivals = [(self._mailbox.reply_queue(channel), self._replied)]
+        if self._counts:
+            arrivals.append((self._goodbye_queue(connection)(channel), self._left))
         accept = self._mailbox.accept
         options = {"accept": accept, "no_ack": True, "on_decode_error": _ignore}
         self._consumers = [
-            cast(Any, Consumer)(channel, [queue], callbacks=[heard], **options)
-            for queue, heard in ((replies, self._replied), (goodbyes, self._left))
+            cast(Any, Consumer)(channel, [queue], callbacks=[heard], **options) for queue, heard in arrivals
         ]
         for consumer in self._consumers:
             consumer.consume()
@@ -234,7 +246,7 @@ class Inquiry:
         for worker, reply in body.items():
             asked.replies.setdefault(str(worker), {}).setdefault(command, []).append(reply)
 
-    def _left(self, body: Any, _message: Any) -> None:
+    def _left(self, body: Any, message: Any) -> None:
         now = time.monotonic()
         for event in body if isinstance(body, list) else [body]:
             if isinstance(event, dict) and event.get("type") == "worker-offline":
