@@ -6,13 +6,19 @@ import argparse
 import random
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.chaos.auditor import audit
 from tests.chaos.driver import Order, run
 from tests.chaos.evidence import Evidence
+from tests.chaos.plan import KINDS
+from tests.chaos.recovery import recovery_table
 from tests.chaos.takeovers import figures
+
+OF_ONE_LAW = 10
+"""So many breaches of one law are told in full: one cause often breaks it for many slots."""
 
 DATABASES = ("postgresql", "mariadb", "sqlite")
 
@@ -21,11 +27,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 when every promise was kept."""
     options = _parser().parse_args(arguments)
     seed = options.seed if options.seed is not None else random.randrange(1_000_000)
+    if options.kinds:
+        for database, kinds in KINDS.items():
+            _say(f"{database}: {', '.join(kind.name for kind in kinds)}")
+        return 0
     if options.audit:
         return int(_judge(Evidence.load(Path(options.audit))))
     failed = False
     for database in options.database or DATABASES:
-        order = Order(database, seed, options.rounds, options.jobs, (options.pause / 2, options.pause * 3 / 2))
+        order = Order(
+            database,
+            seed,
+            options.rounds,
+            options.jobs,
+            pause_s=(options.pause / 2, options.pause * 3 / 2),
+            only=tuple(options.only or ()),
+            in_flight=options.in_flight,
+            threads=not options.no_threads,
+        )
         with tempfile.TemporaryDirectory(prefix="qbeat-chaos-") as place:
             folder = Path(options.keep) / f"{database}-{seed}" if options.keep else Path(place)
             folder.mkdir(parents=True, exist_ok=True)
@@ -38,17 +57,27 @@ def _one(order: Order, folder: Path) -> bool:
     evidence = run(order, folder, _say)
     evidence.save(folder / "evidence.json")
     failed = _judge(evidence)
-    again = f"--database {order.database} --rounds {order.rounds} --seed {order.seed} --jobs {order.jobs}"
-    _say(f"once more: python -m tests.chaos {again}")
+    again = [f"--database {order.database} --rounds {order.rounds} --seed {order.seed} --jobs {order.jobs}"]
+    again += [f"--only '{kind}'" for kind in order.only]
+    again += [f"--in-flight {order.in_flight}"] * bool(order.in_flight)
+    again += ["--no-threads"] * (not order.threads)
+    _say(f"once more: python -m tests.chaos {' '.join(again)}")
     return failed
 
 
 def _judge(evidence: Evidence) -> bool:
     for name, value in figures(evidence).items():
         _say(f"  {name}: {value}")
+    for line in recovery_table(evidence):
+        _say(line)
     breaches = audit(evidence)
-    for breach in breaches[:50]:
-        _say(f"  BREACH {breach}")
+    told: Counter[str] = Counter()
+    for breach in breaches:
+        told[breach.law] += 1
+        if told[breach.law] <= OF_ONE_LAW:
+            _say(f"  BREACH {breach}")
+    for law, count in told.items():
+        _say(f"  {law}: {count} breaches")
     _say(f"{len(breaches)} breaches")
     return bool(breaches)
 
@@ -65,6 +94,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="the same seed gives the same faults and edits")
     parser.add_argument("--jobs", type=int, default=200, help="intervals of one or two seconds (200)")
     parser.add_argument("--pause", type=float, default=1.7, help="mean seconds from one fault to the next (1.7)")
+    parser.add_argument(
+        "--only", metavar="KIND", action="append", help="a kind of fault; may be repeated; default: all"
+    )
+    parser.add_argument("--in-flight", type=int, default=0, help="runs that are in flight at the start (0)")
+    parser.add_argument("--no-threads", action="store_true", help="the beats' app starts no threads of its own")
+    parser.add_argument("--kinds", action="store_true", help="list the kinds of faults on each database, and end")
     parser.add_argument("--audit", metavar="FILE", help="judge the evidence.json of an earlier run again")
     parser.add_argument("--keep", help="a folder for logs and evidence")
     return parser

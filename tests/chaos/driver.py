@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import sqlalchemy as sa
 
 from celery_qbeat.stores import tables
 from tests.chaos import faults
-from tests.chaos.evidence import Evidence, Incident, read_database
-from tests.chaos.plan import Fault, make_plan
+from tests.chaos.evidence import MACHINE, Evidence, Incident, read_database
+from tests.chaos.plan import END_IN_BURST, Fault, make_plan
 from tests.chaos.population import INSTANTS, Population
 from tests.chaos.tap import Tap
 from tests.chaos.world import World, now_us
@@ -27,16 +29,40 @@ BUSY = sa.exc.OperationalError
 EDIT_EVERY_S = 1.0
 SETTLES_S = 90.0
 
+REST_EVERY = 20
+"""Faults between two rests: at a rest all faults have ended, and the next ones begin when somebody dispatches."""
+
+REST_S = 60.0
+"""Seconds after which a rest ends though nobody dispatches; longer than any kind of fault may be felt."""
+
+BURST = 60
+"""Rows that are due at one instant."""
+
+STALLS_S = 0.7
+"""This machine stalls when the driver's clock thread wakes up that many seconds late: beats stall as well."""
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run. `jobs`: how many intervals; `pause_s`: from the begin of one fault to that of the next."""
+    """What to run.
+
+    Attributes:
+        rounds: how many faults.
+        jobs: how many intervals.
+        pause_s: bounds of the seconds from the begin of one fault to that of the next.
+        only: the kinds of faults; empty for all.
+        in_flight: how many runs are in flight before the first beat starts.
+        threads: whether the beats' app starts threads of its own.
+    """
 
     database: str
     seed: int
     rounds: int
     jobs: int = 200
     pause_s: tuple[float, float] = (0.8, 2.6)
+    only: tuple[str, ...] = ()
+    in_flight: int = 0
+    threads: bool = True
 
     @property
     def beats(self) -> int:
@@ -44,17 +70,18 @@ class Order:
 
 
 def run(order: Order, folder: Path, say: Callable[[str], None]) -> Evidence:
-    """Do what is ordered; raises AssertionError when it does not settle."""
-    plan = make_plan(order.seed, order.rounds, order.database, order.beats, order.pause_s)
-    with World(order.database, order.beats, folder) as world:
-        tap = Tap(world.broker, _answers(Random(f"answers {order.seed}")))
+    """Do what is ordered. Raises ValueError for a kind of fault that the database has not."""
+    plan = make_plan(order.seed, order.rounds, order.database, order.beats, order.pause_s, order.only)
+    with World(order.database, order.beats, folder, threads=order.threads) as world:
+        tap = world.tap = Tap(world.broker, _answers(Random(f"answers {order.seed}")))
         tap.start()
+        driver = Driver(world, order, tap, say)
         try:
-            driver = Driver(world, order, tap, say)
             driver.warm_up()
             driver.run(plan)
             driver.settle()
         finally:
+            driver.close()
             tap.close()
         return driver.evidence()
 
@@ -78,47 +105,48 @@ class Driver:
         self._started = 0.0
         self._incidents: list[Incident] = []
         self._taken: set[str] = set()
+        self._unsettled: list[str] = []
+        self._next_daily = 0.0
+        self._closing = threading.Event()
+        threading.Thread(target=self._watch_machine, name="machine", daemon=True).start()
 
     def warm_up(self) -> None:
         """Rows and beats, until the first messages arrive."""
         with self._world.connect() as connection:
             connection.execute(sa.insert(tables.jobs), self._population.first(self._order.jobs))
+        if self._order.in_flight:
+            self._world.insert_in_flight(self._order.in_flight)
         self._world.start_beats()
-        self._world.wait_for(lambda: len(self._tap.messages) >= 10, 60, "the first messages")
+        self._settles(self._messages_arrive(), "the first messages")
 
     def run(self, plan: Sequence[Fault]) -> None:
-        """The faults, each at its time, and edits."""
-        self._started = time.monotonic()
-        last = plan[-1].at_s if plan else 0.0
-        for fault in plan:
-            self._at(fault.at_s, lambda fault=fault: self._begin(fault))
-        for number in range(int(last / EDIT_EVERY_S)):
-            self._at(number * EDIT_EVERY_S, self._edit)
-        for number in range(int(last / INSTANTS) + 1):
-            self._at(number * INSTANTS, self._add_daily)
-        while self._events:
-            at_s, _, event = heapq.heappop(self._events)
-            time.sleep(max(0.0, self._started + at_s - time.monotonic()))
-            event()
-            self._world.look()
+        """The faults, each at its time, and edits; now and then a rest."""
+        for first in range(0, len(plan), REST_EVERY):
+            self._play(plan[first : first + REST_EVERY])
+            with suppress(AssertionError):
+                # The auditor judges what comes of it.
+                self._world.wait_for(self._messages_arrive(), REST_S, "somebody dispatches again")
 
     def settle(self) -> None:
         """Everything is there again: somebody dispatches; then no row runs any more and nothing is left open."""
-        world, arrived = self._world, len(self._tap.messages)
-        world.wait_for(lambda: len(self._tap.messages) > arrived + 10, SETTLES_S, "somebody dispatches again")
-        world.wait_for(self._disabled, SETTLES_S, "the rows can be disabled")
+        world = self._world
+        self._settles(self._messages_arrive(), "somebody dispatches again")
+        self._settles(self._disabled, "the rows can be disabled")
         for left in (
             "qbeat_state WHERE next_run_us IS NOT NULL",
             "qbeat_runs WHERE verdict = 'claimed'",
             "qbeat_requests",
         ):
-            world.wait_for(lambda left=left: self._count(left) == 0, SETTLES_S, f"nothing is left of {left}")
+            self._settles(lambda left=left: self._count(left) == 0, f"nothing is left of {left}")
         world.look()
         for seat in world.seats:
             seat.end()
         for seat in world.seats:
             seat.await_end()
-        world.wait_for(self._tap.drained, 30, "all messages are seen")
+        self._settles(self._tap.drained, "all messages are seen")
+
+    def close(self) -> None:
+        self._closing.set()
 
     def evidence(self) -> Evidence:
         return Evidence(
@@ -126,17 +154,71 @@ class Driver:
             messages=self._tap.messages,
             epochs=self._epochs,
             incidents=sorted(self._incidents + self._world.incidents(), key=lambda incident: incident.began_us),
-            complaints=self._world.complaints(),
+            complaints=[*self._unsettled, *self._world.complaints()],
+            ends_s=self._world.ends_s(),
             **read_database(self._world.url),
         )
 
     # ------------------------------------------------------------------
+
+    def _settles(self, condition: Callable[[], Any], what: str) -> None:
+        """Wait; what does not come is left to the auditor, which has more to tell than this wait."""
+        try:
+            self._world.wait_for(condition, SETTLES_S, what)
+        except AssertionError as late:
+            self._say(str(late))
+            self._unsettled.append(f"it does not settle: {str(late).splitlines()[0]}")
+
+    def _messages_arrive(self) -> Callable[[], bool]:
+        before = len(self._tap.messages)
+        return lambda: len(self._tap.messages) >= before + 10
+
+    def _play(self, part: Sequence[Fault]) -> None:
+        begin, end = part[0].at_s, part[-1].at_s
+        self._started = time.monotonic() - begin
+        for fault in part:
+            what = self._prepare_burst if fault.kind == END_IN_BURST else self._begin
+            self._at(fault.at_s, lambda fault=fault, what=what: what(fault))
+        for number in range(int((end - begin) / EDIT_EVERY_S)):
+            self._at(begin + number * EDIT_EVERY_S, self._edit)
+        while self._events:
+            at_s, _, event = heapq.heappop(self._events)
+            time.sleep(max(0.0, self._started + at_s - time.monotonic()))
+            event()
+            self._world.look()
+
+    def _watch_machine(self) -> None:
+        last = time.monotonic()
+        while not self._closing.wait(0.05):
+            now = time.monotonic()
+            if now - last > STALLS_S:
+                ended = now_us()
+                began = ended - round((now - last) * 1_000_000)
+                self._incidents.append(Incident("the machine stalls", MACHINE, began, ended))
+            last = now
 
     def _at(self, at_s: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (at_s, next(self._numbers), event))
 
     def _now_s(self) -> float:
         return time.monotonic() - self._started
+
+    def _prepare_burst(self, fault: Fault) -> None:
+        """Many rows that are due soon; the fault comes a moment after that, and the rows go later."""
+        due_s = int(time.time()) + 2
+        rows = self._population.burst(due_s, BURST)
+        if not self._change(lambda connection: connection.execute(sa.insert(tables.jobs), rows)):
+            rows = []
+        at_s = self._now_s() + due_s + float(fault.variant) - time.time()
+        self._at(at_s, lambda: self._begin(fault))
+        self._at(at_s + fault.lasts_s + 4, lambda: self._remove([row["id"] for row in rows]))
+
+    def _remove(self, job_ids: Sequence[str]) -> None:
+        def remove(connection: sa.Connection) -> None:
+            connection.execute(sa.delete(tables.jobs).where(tables.jobs.c.id.in_(job_ids)))
+
+        if not self._change(remove):
+            self._at(self._now_s() + 1, lambda: self._remove(job_ids))
 
     def _begin(self, fault: Fault) -> None:
         if fault.target in self._taken:
@@ -149,7 +231,7 @@ class Driver:
             self._say(f"{self._now_s():7.1f} s  {fault.kind}: no beat is free")
             return
         target, undo = found
-        what = f"{fault.kind} ({target}{', ' * bool(fault.point)}{fault.point})"
+        what = f"{fault.kind} ({target}{', ' * bool(fault.variant)}{fault.variant})"
         self._say(f"{self._now_s():7.1f} s  {what}, for {fault.lasts_s:.1f} s")
 
         if fault.target != "beat":
@@ -162,30 +244,34 @@ class Driver:
 
         self._at(self._now_s() + fault.lasts_s, end)
 
-    def _edit(self) -> None:
-        """A few changes in one transaction, unless nobody can reach the database."""
+    def _change(self, change: Callable[[sa.Connection], object]) -> bool:
+        """One transaction of an editor; False when nobody can reach the database, or not in time."""
         if not self._world.reachable:
-            return
-        people, rng = self._population, self._rng
+            return False
         with suppress(BUSY), self._world.connect() as connection:
+            change(connection)
+            return True
+        return False
+
+    def _edit(self) -> None:
+        """A few changes in one transaction."""
+        people, rng = self._population, self._rng
+
+        def edit(connection: sa.Connection) -> None:
             self._epochs.append(connection.execute(sa.select(tables.leader.c.epoch)).scalar_one())
             for change in rng.sample(list(_CHANGES), 2):
                 _CHANGES[change](connection, people, rng)
             if rng.random() < 0.2:
                 connection.execute(sa.insert(tables.jobs), people.interval())
 
-    def _add_daily(self) -> None:
-        if self._world.reachable:
-            with suppress(BUSY), self._world.connect() as connection:
-                connection.execute(sa.insert(tables.jobs), self._population.daily(int(time.time()) + 2))
-                return
-        self._at(self._now_s() + 1, self._add_daily)
+        self._change(edit)
+        if time.monotonic() >= self._next_daily:
+            daily = people.daily(int(time.time()) + 2)
+            if self._change(lambda connection: connection.execute(sa.insert(tables.jobs), daily)):
+                self._next_daily = time.monotonic() + INSTANTS
 
     def _disabled(self) -> bool:
-        with suppress(BUSY), self._world.connect() as connection:
-            connection.execute(sa.update(tables.jobs).values(enabled=False))
-            return True
-        return False
+        return self._change(lambda connection: connection.execute(sa.update(tables.jobs).values(enabled=False)))
 
     def _count(self, what: str) -> int:
         """How many there are; -1 when nobody can tell at the moment."""

@@ -12,6 +12,24 @@ import sqlalchemy as sa
 
 NEVER_US = 1 << 62
 
+IN_FLIGHT = "in-flight-"
+"""Begin of the ids of runs that were in flight before the first beat started; they are no evidence."""
+
+MACHINE = "machine"
+"""Target of an incident that nobody made: this machine did not let the driver run for a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A law that was broken."""
+
+    law: str
+    job: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.law}: {self.job}: {self.text}"
+
 
 @dataclass(frozen=True, slots=True)
 class Traits:
@@ -83,6 +101,13 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
+    """Everything that is left of a run.
+
+    Attributes:
+        epochs: as anybody could read them, in order.
+        ends_s: seconds from SIGTERM to the end, of each beat that was ended so.
+    """
+
     traits: Mapping[str, Traits]
     messages: Sequence[Message]
     ledger: Sequence[Entry]
@@ -92,6 +117,7 @@ class Evidence:
     epochs: Sequence[int] = ()
     incidents: Sequence[Incident] = ()
     complaints: Sequence[str] = ()
+    ends_s: Sequence[float] = ()
 
     def save(self, file: Path) -> None:
         """As JSON, to be looked at."""
@@ -126,7 +152,7 @@ def read_database(url: str) -> dict[str, Any]:
             history.setdefault(job, []).append(Definition(since_us, spec))
         ledger = rows(
             "SELECT id, job_id, slot_us, task_id, batch_id, verdict, claimed_us, sent_us, finished_us, collapsed, "
-            "detail, by_hand FROM qbeat_runs ORDER BY id"
+            f"detail, by_hand FROM qbeat_runs WHERE job_id NOT LIKE '{IN_FLIGHT}%' ORDER BY id"
         )
         return {
             "ledger": [Entry(*row[:-1], by_hand=bool(row[-1])) for row in ledger],

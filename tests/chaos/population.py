@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
@@ -60,6 +61,12 @@ class Population:
             on_doubt = self.rng.choice(ON_DOUBT)
             rows.append(self._row("daily", text, on_doubt, overlap, catch_up, tuple(t * SECOND for t in instants)))
         return rows
+
+    def burst(self, due_s: int, size: int) -> list[Row]:
+        """Rows that are all due at one instant (seconds since the epoch), once."""
+        text = datetime.fromtimestamp(due_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        instants = (due_s * SECOND,)
+        return [self._row("once", text, "drop", "allow", "once", instants) for _ in range(size)]
 
     def _row(
         self, kind: str, text: str, on_doubt: str, overlap: str, catch_up: str, instants: tuple[int, ...] = ()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.chaos.evidence import Evidence, Incident
+from tests.chaos.evidence import MACHINE, Evidence, Incident
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def takeovers(evidence: Evidence) -> list[Takeover]:
         if epoch > newest:
             if newest:
                 causes = _between(evidence.incidents, last_us, message.seen_us)
-                only_beats = bool(causes) and all(cause.target.startswith("beat") for cause in causes)
+                only_beats = bool(causes) and all(cause.target.startswith("beat ") for cause in causes)
                 names = tuple(sorted({cause.kind for cause in causes}))
                 found.append(Takeover(epoch, (message.seen_us - last_us) / 1_000_000, names, only_beats))
             newest = epoch
@@ -58,7 +58,7 @@ def figures(evidence: Evidence) -> dict[str, int | float | str]:
     clean = [change for change in changes if change.only_beats]
     worst = max(changes, key=lambda change: change.seconds, default=None)
     return {
-        "faults": len(evidence.incidents),
+        "faults": sum(incident.target != MACHINE for incident in evidence.incidents),
         "slots with a verdict": len(lines) + sum(entry.collapsed for entry in lines),
         "messages": len(evidence.messages),
         "sent twice under drop": len(again) - len(resend),
@@ -72,6 +72,7 @@ def figures(evidence: Evidence) -> dict[str, int | float | str]:
         "takeovers": len(changes),
         "takeovers with faults of beats only": len(clean),
         "worst of those, s": round(max((change.seconds for change in clean), default=0.0), 2),
+        "SIGTERM, worst end, s": round(max(evidence.ends_s, default=0.0), 2),
         "worst takeover, s": round(worst.seconds, 2) if worst else 0.0,
         "during": ", ".join(worst.causes) if worst else "",
     }

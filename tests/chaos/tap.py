@@ -6,8 +6,8 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import redis
@@ -37,6 +37,7 @@ class Tap(threading.Thread):
         self._app.conf.broker_transport_options = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
         self._tags: set[str] = set()
         self._closing = threading.Event()
+        self._looking = threading.Lock()
         self._failure: BaseException | None = None
         self.messages: list[Message] = []
 
@@ -56,6 +57,17 @@ class Tap(threading.Thread):
         with self._broker.client() as client:
             return client.llen(QUEUE) == 0
 
+    @property
+    def queue(self) -> str:
+        """The queue of which it takes the messages."""
+        return QUEUE
+
+    @contextmanager
+    def paused(self) -> Iterator[Callable[[Sequence[bytes]], None]]:
+        """Take nothing meanwhile. Call what this yields with messages of the queue that are about to be destroyed."""
+        with self._looking:
+            yield self._take
+
     def close(self) -> None:
         self._closing.set()
         self.join(10)
@@ -63,11 +75,9 @@ class Tap(threading.Thread):
     def _look(self) -> bool:
         """Whether something was there."""
         try:
-            with self._broker.client(timeout=1.0) as client:
+            with self._looking, self._broker.client(timeout=1.0) as client:
                 raw: list[bytes] = client.lrange(QUEUE, -A_LOOK, -1)  # type: ignore[assignment]
-                new = [json.loads(item) for item in reversed(raw)]
-                fresh = [item for item in new if item["properties"]["delivery_tag"] not in self._tags]
-                self._note(fresh)
+                fresh = self._take(raw)
                 if raw:
                     client.ltrim(QUEUE, 0, -len(raw) - 1)
         except AWAY:
@@ -75,6 +85,13 @@ class Tap(threading.Thread):
             return False
         self._answer(fresh)
         return bool(raw)
+
+    def _take(self, raw: Sequence[bytes]) -> list[dict[str, Any]]:
+        """Note the messages that were not seen before, and return them, oldest first."""
+        new = [json.loads(item) for item in reversed(raw)]
+        fresh = [item for item in new if item["properties"]["delivery_tag"] not in self._tags]
+        self._note(fresh)
+        return fresh
 
     def _note(self, items: list[dict[str, Any]]) -> None:
         now_us = time.time_ns() // 1000

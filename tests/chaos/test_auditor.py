@@ -11,7 +11,7 @@ import pytest
 
 from celery_qbeat.planning import OVERTAKEN_DETAIL
 from tests.chaos.auditor import audit
-from tests.chaos.evidence import Definition, Entry, Evidence, Incident, Message, Traits
+from tests.chaos.evidence import Breach, Definition, Entry, Evidence, Incident, Message, Traits
 from tests.chaos.takeovers import figures, takeovers
 
 SECOND = 1_000_000
@@ -43,6 +43,10 @@ def line(number: int, job: str, slot_s: float, verdict: str = "sent", *, epoch: 
 
 def arrived(entries: Sequence[Entry]) -> list[Message]:
     return [Message(e.job, e.slot_us, e.task_id, f"tag {e.id}", e.slot_us) for e in entries if e.verdict == "sent"]
+
+
+def safety(evidence: Evidence) -> list[Breach]:
+    return audit(evidence, liveness=False)
 
 
 def good() -> Evidence:
@@ -158,19 +162,19 @@ BREACHES: dict[str, tuple[Callable[[Evidence], Evidence], set[str]]] = {
 @pytest.mark.parametrize("name", BREACHES)
 def test_it_finds(name: str) -> None:
     spoil, laws = BREACHES[name]
-    assert {breach.law for breach in audit(spoil(good()))} == laws
+    assert {breach.law for breach in safety(spoil(good()))} == laws
 
 
 def test_a_repeat_under_resend_is_no_breach() -> None:
-    assert audit(again(good(), "resend")) == []
+    assert safety(again(good(), "resend")) == []
 
 
 def test_a_doubt_under_resend_is_none_where_the_row_was_disabled_or_its_grace_over() -> None:
     lost = without_message(good(), "resend")
     disabled = with_line(lost, 20, verdict="in doubt", sent_us=None, finished_us=END, detail="x")
-    assert audit(disabled) == []
+    assert safety(disabled) == []
     late = with_line(lost, 20, verdict="in doubt", sent_us=None, finished_us=START, detail="its grace was over")
-    assert audit(late) == []
+    assert safety(late) == []
 
 
 def test_takeovers_are_measured_from_the_last_message_of_the_old_to_the_first_of_the_new() -> None:
@@ -191,9 +195,9 @@ def test_after_a_verdict_for_the_rest_of_a_definition_the_plan_begins_anew() -> 
     died = replace(died, messages=[m for m in died.messages if m.task_id != f"drop@{START + 40 * SECOND}"])
     later = [e for e in died.ledger if not (e.job == "drop" and e.slot_us > START + 44 * SECOND)]
     anew = [line(60 + n, "drop", 58 + 10 * n, epoch=2) for n in range(5)]
-    assert audit(replace(died, ledger=[*later, *anew], messages=arrived([*later, *anew]))) == []
+    assert safety(replace(died, ledger=[*later, *anew], messages=arrived([*later, *anew]))) == []
     gap = [*later, *anew[:2], *anew[3:]]
-    assert {breach.law for breach in audit(replace(died, ledger=gap, messages=arrived(gap)))} == {"slots"}
+    assert {breach.law for breach in safety(replace(died, ledger=gap, messages=arrived(gap)))} == {"slots"}
 
 
 def test_a_row_that_was_disabled_when_it_was_first_seen_has_its_first_slot_missed() -> None:
@@ -207,13 +211,13 @@ def test_a_row_that_was_disabled_when_it_was_first_seen_has_its_first_slot_misse
         first_seen_us={**evidence.first_seen_us, "brief": START},
         ledger=[*evidence.ledger, first],
     )
-    assert audit(brief) == []
-    assert {breach.law for breach in audit(replace(brief, ledger=evidence.ledger))} == {"slots"}
+    assert safety(brief) == []
+    assert {breach.law for breach in safety(replace(brief, ledger=evidence.ledger))} == {"slots"}
 
 
 def test_evidence_can_be_judged_again(tmp_path: Path) -> None:
     evidence = replace(good(), incidents=[Incident("kill beat", "beat 0", START, END)])
     evidence.save(tmp_path / "evidence.json")
     again_ = Evidence.load(tmp_path / "evidence.json")
-    assert audit(again_) == []
+    assert safety(again_) == []
     assert figures(again_) == figures(evidence)

@@ -31,6 +31,7 @@ class Auditor:
         self.edited: set[str] = set()
         self.deleted: set[str] = set()
         self.exact = True
+        self.remembered: dict[str, str] = {}
 
     def findings(self) -> Iterator[str]:
         yield from self._doubles()
@@ -59,14 +60,38 @@ class Auditor:
         for (job_id, slot), messages in copies.items():
             if len({message.task_id for message in messages}) > 1:
                 yield f"{job_id}@{slot} was sent under several task ids"
+            messages = self._without_forgotten(messages)
             if any(message.on_doubt == "drop" for message in messages[1:]):
                 senders = ", ".join(f"{message.by} at {message.at:.3f}" for message in messages)
                 yield f"{job_id}@{slot} was sent {len(messages)} times under on_doubt=drop: {senders}"
 
+    def _without_forgotten(self, messages: list[Message]) -> list[Message]:
+        """Leave out what was sent before the database was restored, unless the one that sent again had to know it.
+
+        It had to when it had sent the first one itself as the writer, and nobody else has sent since the restore.
+        """
+        restored_at = self.observer.restored_at
+        if restored_at is None:
+            return messages
+        before = [message for message in messages if message.at < restored_at]
+        after = messages[len(before) :]
+        if before and after and self.remembered.get(before[0].task_id) == after[0].by:
+            between = (m for m in self.broker.messages if restored_at <= m.at <= after[0].at)
+            if all(message.by == after[0].by for message in between):
+                return messages
+        return after
+
+    def _older_than_restore(self, message: Message) -> bool:
+        restored_at = self.observer.restored_at
+        return restored_at is not None and message.at < restored_at
+
     def _messages(self) -> Iterator[str]:
         for message in self.broker.messages:
             entry = self.database.by_task.get(message.task_id)
-            if entry is None:
+            if self._older_than_restore(message):
+                # The copy may be older than the message: it has another verdict for it, or none.
+                pass
+            elif entry is None:
                 yield f"{message.job_id}@{message.slot_us} was sent and is not in the ledger"
             elif entry.verdict in UNSENT or entry.detail.startswith("could not be published"):
                 yield f"{message.job_id}@{message.slot_us} was sent and the ledger says: {entry.verdict}"

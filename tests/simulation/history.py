@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,12 +17,18 @@ from celery_qbeat.privileges import BUILTIN_PRUNE, Privileges
 from celery_qbeat.schedules import Every
 from celery_qbeat.testing.database import Database, Edits
 from tests.simulation.auditor import Auditor
-from tests.simulation.observer import SECOND, Observer
+from tests.simulation.observer import SECOND, Course, Observer
 from tests.simulation.stand_ins import Broker, LockServer, SimCompletions, SimDispatcher, SimGate, SimStandalone
 from tests.simulation.store import Link, SimStore
 from tests.simulation.world import Beat, World
 
 START = datetime(2026, 6, 1, 11, 58, 0, tzinfo=UTC)
+LETS_GO_S = 20.0
+"""After that long a beat that can do nothing must have given the lock back; it tries for five seconds."""
+
+WRONG_US = 600 * SECOND
+"""A clock that is that far from the database's is wrong: its beat does not dispatch."""
+
 QUIET_S = 75.0
 """How long everything works at the end: longer than the longest lease and the longest freeze."""
 
@@ -90,6 +97,7 @@ class History:
         self.wanted = rng.choice((1, 2, 2, 3))
         self.last_beat = 0
         self.skews = (0, 0)
+        self.copied = self.replaced = self.healed = False
 
     # ------------------------------------------------------------ beats
 
@@ -164,13 +172,18 @@ class History:
         """From here on everything works; what is due must come to its end."""
         world = self.world
         world.say("--- everything works from here on")
+        self.healed = True
         for name in ("freeze", "kill", "store", "publish", "slow", "race"):
             setattr(world.rates, name, 0.0)
         self.database.down = self.broker.away = self.server.split = False
         self.server.away_for.clear()
         for beat in world.alive:
-            beat.cut_off = False
+            beat.cut_off = beat.read_only = beat.strange = False
+            beat.round_trip_s = 0.0
+            if beat.wrong_since is not None:
+                self.set_clock(beat, 0)
         self.broker.bad.clear()
+        self.broker.refused.clear()
         if self.standalone or not world.alive:
             self.start_beat()
         world.at(world.now + QUIET_S, self.close)
@@ -265,11 +278,13 @@ class History:
 
     def flush_lock(self) -> None:
         self.world.say("--- the lock server is flushed")
+        self.world.disturb()
         self.server.flush()
 
     def split_lock(self) -> None:
         def begin() -> None:
             self.world.say("--- the lock server hands out two locks")
+            self._disturb_while(lambda: self.server.split)
             self.server.split = True
 
         def end() -> None:
@@ -301,19 +316,115 @@ class History:
         job_id = f"j{self.rng.randrange(4)}"
         self.for_a_while(lambda: self.broker.bad.add(job_id), lambda: self.broker.bad.discard(job_id))
 
+    def slow_link(self) -> None:
+        """One beat's way to the database becomes long: a takeover may take longer than its lock is trusted."""
+        if not self.world.alive:
+            return
+        beat = self.rng.choice(self.world.alive)
+        seconds = self.rng.choice((0.2, self.ttl_s / 10, self.ttl_s / 10, self.ttl_s / 3))
+        self.world.say(f"--- each round trip of {beat.name} takes {seconds:g} s")
+        if seconds > self.ttl_s / 10:
+            # So slow that no beat can be expected to keep its lock.
+            self._disturb_while(lambda: beat.round_trip_s == seconds)
+        self.for_a_while(lambda: setattr(beat, "round_trip_s", seconds), lambda: setattr(beat, "round_trip_s", 0.0))
+
+    def _disturb_while(self, lasts: Callable[[], bool]) -> None:
+        def disturb() -> None:
+            self.world.disturb()
+            if lasts():
+                self.world.at(self.world.now + 0.5, disturb)
+
+        self.world.at(self.world.now, disturb)
+
+    def lose_writes(self) -> None:
+        """The sessions of one beat can only read: it was led to a replica."""
+        self._last("read_only", "has sessions that can only read")
+
+    def strange_error(self) -> None:
+        self._last("strange", "gets errors of an unknown kind")
+
+    def _last(self, trouble: str, words: str) -> None:
+        """Something is wrong for one beat; when that lasts, the beat may not keep the lock from the others."""
+        if not self.world.alive:
+            return
+        beat, began = self.rng.choice(self.world.alive), self.world.now
+        self.world.say(f"--- {beat.name} {words}")
+
+        def check() -> None:
+            lock, hindered = self.server.of(beat), beat.hindered_at > began
+            holds = lock.value.startswith(f"{beat.name}:") and lock.until > self.world.now
+            if getattr(beat, trouble) and holds and not hindered and not beat.dead:
+                self.world.broken(f"{beat.name} keeps the lock, though it {words} since {began:.1f}")
+
+        def end() -> None:
+            setattr(beat, trouble, False)
+
+        self.world.at(began + LETS_GO_S, check)
+        self.for_a_while(lambda: setattr(beat, trouble, True), end)
+
+    def restore_database(self) -> None:
+        """Copy the database now, and put the copy in its place some time later."""
+        if self.copied:
+            return
+        self.copied = True
+        base, courses = self.database, self.observer.copy()
+        names = [each.name for each in fields(base) if each.name not in ("lock", "log", "down", "instance")]
+        copy = {name: deepcopy(getattr(base, name)) for name in names}
+        # One entry is found by its task and by its slot.
+        copy["by_task"] = {entry.task_id: entry for entry in copy["ledger"]}
+        copy["by_slot"] = {(entry.slot_us, entry.job_id): entry for entry in copy["ledger"]}
+        self.world.say("--- the database is copied")
+        self.world.at(self.world.now + self.rng.choice((5.0, 15.0, 40.0)), lambda: self._restore(copy, courses))
+
+    def _restore(self, copy: Mapping[str, Any], courses: dict[str, Course]) -> None:
+        if self.healed:
+            return
+        world, base, auditor = self.world, self.database, self.auditor
+        world.say("--- the database is replaced by its copy")
+        world.disturb()
+        writers = {beat.name: beat.engine.desk.epoch for beat in world.alive if beat.engine.writing}
+        for message in self.broker.messages:
+            entry = base.by_task.get(message.task_id)
+            current = entry is not None and writers.get(message.by) == entry.epoch == base.epoch
+            if current and message.task_id in self.broker.acknowledged:
+                auditor.remembered[message.task_id] = message.by
+        for name, value in copy.items():
+            setattr(base, name, value)
+        base.log.append(("T", None))
+        self.observer.restored(courses)
+        for beat in world.alive:
+            beat.ended_session = True
+        auditor.exact, self.replaced = False, True
+        auditor.requested.clear()
+        auditor.edited.update(base.jobs)
+        auditor.deleted.update(base.jobs)
+
+    def refuse_messages(self) -> None:
+        """The broker refuses the messages of one job, and takes others."""
+        job_id = f"j{self.rng.randrange(4)}"
+        self.world.say(f"--- the broker refuses messages of {job_id}")
+        self.for_a_while(lambda: self.broker.refused.add(job_id), lambda: self.broker.refused.discard(job_id))
+
     def step_clock(self) -> None:
         if not self.world.alive:
             return
         beat = self.rng.choice(self.world.alive)
         by = self.rng.choice((-3, -3, -40, 5, 70, -1800, 7200, -7200)) * SECOND
-        self.world.say(f"--- the clock of {beat.name} steps by {by / SECOND:+g} s")
-        beat.skew_us += by
-        self.skewed(beat.skew_us)
+        self.set_clock(beat, beat.skew_us + by)
+
+    def set_clock(self, beat: Beat, skew_us: int) -> None:
+        self.world.say(f"--- the clock of {beat.name} steps by {(skew_us - beat.skew_us) / SECOND:+g} s")
+        beat.skew_us = skew_us
+        if abs(skew_us) < WRONG_US:
+            beat.wrong_since = None
+        elif beat.wrong_since is None:
+            beat.wrong_since = self.world.now
+        self.skewed(skew_us)
 
     def skewed(self, skew_us: int) -> None:
         """Clocks that are a minute apart may plan and count slots twice; that none is sent twice is still law."""
         self.skews = (min(self.skews[0], skew_us), max(self.skews[1], skew_us))
-        self.auditor.exact = self.skews == (0, 0)
+        self.auditor.exact = self.skews == (0, 0) and not self.replaced
         self.observer.stepped_back = self.skews[1] - self.skews[0] > 60 * SECOND
 
 
@@ -333,6 +444,12 @@ EVENTS: Sequence[Callable[[History], None]] = (
     History.lose_broker,
     History.lose_broker,
     History.spoil_payload,
+    History.refuse_messages,
+    History.slow_link,
+    History.slow_link,
+    History.lose_writes,
+    History.strange_error,
+    History.restore_database,
     History.step_clock,
     History.kill_beat,
     History.kill_beat,

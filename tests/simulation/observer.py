@@ -7,18 +7,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 from celery_qbeat.jobs import IN_FLIGHT, Job, Verdict
 from celery_qbeat.planning import OVERTAKEN_DETAIL, Claim, Plan
 from celery_qbeat.ports import Release
+from celery_qbeat.testing import MemoryStore
 from celery_qbeat.testing.database import Database
 from tests.simulation.world import Beat, World
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
+
+EPOCHS_IN_A_ROW = 3
+"""How many epochs a beat may take without a tick as the writer in between, while nothing hinders it."""
+
+WRONG_FOR_S = 45.0
+"""How long a beat may go on after its clock became wrong: it may have frozen just after it looked."""
+
+TAKES_PAST = frozenset({"every", "once", "code"})
+"""Kinds whose first slot may be older than the job."""
+
+SECOND_CLOCK = hasattr(MemoryStore, "clock_us")
+"""Whether beats ask the database for the time."""
 
 
 @dataclass(slots=True)
@@ -71,12 +85,17 @@ class Observer:
         self.courses: dict[str, Course] = {}
         self.epoch = 0
         self.stepped_back = False
+        self.restored_at: float | None = None
         self.race: Callable[[str], None] = lambda job_id: None
 
     def watch(self, beat: Beat, name: str, args: Sequence[Any], plain: Callable[[], Any]) -> Any:
         """Carry out a write, and check it."""
         if name == "claim":
             return self._claim(beat, args, plain)
+        if name == "take_epoch":
+            result = plain()
+            self._epoch_taken(beat)
+            return result
         if name == "plan":
             result = plain()
             for plan in args[1]:
@@ -91,8 +110,32 @@ class Observer:
             return self._release(args, plain)
         return plain()
 
+    def copy(self) -> dict[str, Course]:
+        """What it knows, to be given to `restored` together with a copy of the database of now."""
+        return deepcopy(self.courses)
+
+    def restored(self, courses: dict[str, Course]) -> None:
+        """The database was replaced by an older copy of itself."""
+        self.courses, self.epoch, self.restored_at = courses, self.database.epoch, self.world.now
+
     def broken(self, text: str) -> None:
         self.world.broken(text)
+
+    def _epoch_taken(self, beat: Beat) -> None:
+        """A takeover ends some time: it is not begun again and again by a beat that nobody hinders."""
+        world = self.world
+        for other in world.beats:
+            if other is not beat:
+                other.epochs = 0
+        if world.disturbed_at >= beat.epochs_since:
+            beat.epochs = 0
+        if not beat.epochs:
+            beat.epochs_since = world.now
+        beat.epochs += 1
+        if beat.epochs > EPOCHS_IN_A_ROW:
+            self.broken(
+                f"{beat.name} has taken {beat.epochs} epochs since {beat.epochs_since:.1f} and dispatched nothing"
+            )
 
     # ------------------------------------------------------------ plans
 
@@ -152,6 +195,8 @@ class Observer:
             self.world.say(f"    {claim.job_id}: expected {claim.expected_us}, won {[str(r.verdict) for r in won]}")
             if claim.job_id not in lost:
                 self._check_row(claim, beat)
+            if claim.expected_us is not None and won:
+                self._check_time(claim.job_id, min(run.slot_us for run in won), beat)
             self._check_overlap(claim, [run.task_id for run in won if run.verdict is Verdict.CLAIMED], flying)
             # A claim that is lost because the ledger has its slots moves the plan on all the same.
             if claim.expected_us is not None and self._state_next(claim) == claim.next_us != planned[claim.job_id]:
@@ -172,6 +217,16 @@ class Observer:
         row = self.database.jobs.get(claim.job_id)
         if row is None or row["rev"] != claim.rev or not row["enabled"]:
             self.broken(f"{beat.name} claimed {claim.job_id}@{claim.expected_us} by a row that was changed before")
+
+    def _check_time(self, job_id: str, slot: int, beat: Beat) -> None:
+        """No slot is older than its job, and nobody dispatches by a clock that is wrong."""
+        state, spec = self.database.state.get(job_id), self.courses.get(job_id, Course()).spec
+        takes_past = spec is None or json.loads(spec)[0] in TAKES_PAST
+        if state is not None and slot < state.first_seen_us and not takes_past:
+            self.broken(f"{job_id}@{slot} is older than the job, which was first seen at {state.first_seen_us}")
+        wrong_s = 0.0 if beat.wrong_since is None else self.world.now - beat.wrong_since
+        if SECOND_CLOCK and wrong_s > WRONG_FOR_S:
+            self.broken(f"{beat.name} claimed {job_id}@{slot}, though its clock is wrong for {wrong_s:.1f} s")
 
     def _flying(self, job_id: str) -> list[str]:
         return [e.task_id for e in self.database.ledger if e.job_id == job_id and e.verdict in IN_FLIGHT]

@@ -51,6 +51,7 @@ class SimGate:
         world, started = self._beat.world, self._beat.monotonic()
         world.step(self._beat, "asks for the lock")
         if self._beat.name in self._server.away_for:
+            world.disturb()
             if self._lease is not None and world.now >= self._lease.trusted_until:
                 self._lease = None
             return self._lease
@@ -132,7 +133,9 @@ class Broker:
         self.world = world
         self.away = False
         self.bad: set[str] = set()
+        self.refused: set[str] = set()
         self.messages: list[Message] = []
+        self.acknowledged: set[str] = set()
         self.reports: list[End] = []
         self.backend: dict[str, End] = {}
         self.running: set[str] = set()
@@ -172,6 +175,10 @@ class Broker:
         self.backend[task] = End(task, Verdict.REVOKED)
 
 
+REFUSED: Fate = getattr(Fate, "REFUSED", Fate.NOT_SENT)
+"""One message was refused, and the broker takes others."""
+
+
 class SimDispatcher:
     """One beat's connection to the broker."""
 
@@ -189,7 +196,8 @@ class SimDispatcher:
                 receipts.append(Receipt(shipment.run.task_id, Fate.NOT_SENT, stopped or ""))
                 continue
             receipts.append(receipt)
-            if receipt.fate in (Fate.NOT_SENT, Fate.DOUBT):
+            alone = receipt.fate is REFUSED and shipment.job.id in self._broker.refused
+            if receipt.fate in (Fate.NOT_SENT, Fate.DOUBT) and not alone:
                 stopped = receipt.detail
         return receipts
 
@@ -207,6 +215,8 @@ class SimDispatcher:
         world.step(beat, f"publishes {shipment.job.id}@{shipment.run.slot_us}")
         if broker.away:
             return Receipt(task, Fate.NOT_SENT, "connection refused")
+        if shipment.job.id in broker.refused:
+            return Receipt(task, REFUSED, "the queue is full")
         if world.rng.random() < world.rates.publish:
             arrived = world.rng.random() < 0.5
             world.say(f"--- nobody tells {beat.name} whether it arrived ({arrived})")
@@ -214,6 +224,7 @@ class SimDispatcher:
                 broker.take(beat, shipment)
             return Receipt(task, Fate.DOUBT, "connection reset")
         broker.take(beat, shipment)
+        broker.acknowledged.add(task)
         return Receipt(task, Fate.SENT)
 
     def close(self) -> None:

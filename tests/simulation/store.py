@@ -11,7 +11,7 @@ from celery_qbeat.ports import Loaded
 from celery_qbeat.testing import MemoryStore
 from celery_qbeat.testing.database import Database
 from tests.simulation.observer import Observer
-from tests.simulation.world import Beat
+from tests.simulation.world import Beat, Strange
 
 READS = ("open", "workers", "changes", "states", "requests", "drift")
 WRITES = (
@@ -53,18 +53,41 @@ class SimStore(MemoryStore):
             for flight in part:
                 yield [flight]
 
+    def clock_us(self) -> int | None:
+        """The database's clock is right."""
+        self._step("reads the clock")
+        world = self.link.beat.world
+        return world.base_us + round(world.now * 1_000_000)
+
     def _step(self, what: str) -> None:
-        beat = self.link.beat
-        beat.world.step(beat, what)
-        if beat.cut_off or beat.world.rng.random() < beat.world.rates.store:
-            beat.world.say(f"--- the database is away for {beat.name}")
+        beat, world = self.link.beat, self.link.beat.world
+        self._take_time(what)
+        if beat.cut_off or world.rng.random() < world.rates.store:
+            world.disturb()
+            world.say(f"--- the database is away for {beat.name}")
             raise Unavailable("connection refused")
+
+    def _take_time(self, what: str) -> None:
+        """A round trip; then the errors that last."""
+        beat, world = self.link.beat, self.link.beat.world
+        world.step(beat, what, beat.round_trip_s or None)
+        if beat.ended_session:
+            beat.ended_session = False
+            world.disturb()
+            raise Unavailable("terminating connection due to administrator command")
+        if beat.strange:
+            world.disturb()
+            raise Strange("something that nobody knows")
 
     def _write(self, name: str, plain: Callable[[], Any], args: Sequence[Any]) -> Any:
         beat, world = self.link.beat, self.link.beat.world
-        world.step(beat, f"writes: {name}")
+        self._take_time(f"writes: {name}")
         if self.database.down or beat.cut_off:
+            world.disturb()
             raise Unavailable("the database is down")
+        if beat.read_only:
+            world.disturb()
+            raise Unavailable("cannot write in a read-only transaction")
         if name == "claim" and world.rng.random() < world.rates.race:
             return self._pass_over(args)
         roll = world.rng.random()
@@ -86,15 +109,19 @@ class SimStore(MemoryStore):
         beat, world = self.link.beat, self.link.beat.world
         fate = world.rng.choice(("refused", "undone", "done", "late"))
         world.say(f"--- {beat.name} loses its connection ({fate})")
+        world.disturb()
         if fate == "refused":
             raise Unavailable("connection refused")
         if fate == "done":
             self.link.observer.watch(beat, name, args, plain)
         if fate == "late" and name in LATE:
+            observer, restored_at = self.link.observer, self.link.observer.restored_at
 
             def later() -> None:
+                if observer.restored_at != restored_at:
+                    return
                 try:
-                    self.link.observer.watch(beat, name, args, plain)
+                    observer.watch(beat, name, args, plain)
                 except QbeatError as error:
                     world.say(f"    too late for {name} of {beat.name}: {error}")
 

@@ -18,6 +18,10 @@ class Killed(BaseException):
     """The process is no more: nothing of it may do anything."""
 
 
+class Strange(Exception):
+    """An error of a kind that nobody has thought of."""
+
+
 @dataclass(slots=True)
 class Rates:
     """How likely a fault is at each call of a port, or each message."""
@@ -31,7 +35,19 @@ class Rates:
 
 
 class Beat:
-    """What a process is to an operating system; and the clocks of the machine that it runs on."""
+    """What a process is to an operating system; and the clocks of the machine that it runs on.
+
+    Attributes:
+        skew_us: how much its clock is ahead of the true time.
+        wrong_since: since when the skew is so large that it may not dispatch; None when it is not.
+        cut_off: it cannot reach the database.
+        read_only: its sessions of the database cannot write.
+        ended_session: the server has ended its session; the next call of the database finds that out.
+        strange: every call of the database ends with an error of an unknown kind.
+        round_trip_s: how long each step of the database takes; 0 for a random short time.
+        hindered_at: when it last froze or was slow.
+        epochs: how many epochs it took in a row without a tick as the writer, since `epochs_since`.
+    """
 
     def __init__(self, world: World, name: str, skew_us: int = 0) -> None:
         self.world = world
@@ -39,7 +55,15 @@ class Beat:
         self.skew_us = skew_us
         self.dead = False
         self.idle = False
+        self.wrong_since: float | None = None
         self.cut_off = False
+        self.read_only = False
+        self.ended_session = False
+        self.strange = False
+        self.round_trip_s = 0.0
+        self.hindered_at = 0.0
+        self.epochs = 0
+        self.epochs_since = 0.0
         self.parked = True
         self.engine: Any = None
         self._turn = threading.Lock()
@@ -71,7 +95,7 @@ class Beat:
         self.await_turn()
         try:
             while not self.dead:
-                pause = self.engine.tick()
+                pause = self._tick()
                 self.idle = True
                 self.world.step(self, "sleeps", max(pause, 0.001))
                 self.idle = False
@@ -82,6 +106,17 @@ class Beat:
         finally:
             self.dead = True
             self.world.pass_on(None)
+
+    def _tick(self) -> float:
+        try:
+            pause: float = self.engine.tick()
+        except Strange as error:
+            # The scheduler logs it and goes on after a poll.
+            self.world.say(f"    {self.name} logs a bug: {error}")
+            return float(self.engine._parts.limits.poll_s)
+        if self.engine.writing:
+            self.epochs = 0
+        return pause
 
 
 class World:
@@ -94,6 +129,7 @@ class World:
         self.rates = Rates()
         self.beats: list[Beat] = []
         self.violations: list[str] = []
+        self.disturbed_at = 0.0
         self.trace: list[str] | None = [] if tracing else None
         self._events: list[tuple[float, int, Beat | Callable[[], None]]] = []
         self._count = 0
@@ -118,6 +154,10 @@ class World:
                 beat.dead = True
                 beat.take_turn()
             beat.join()
+
+    def disturb(self) -> None:
+        """Note that something happened now that may cost a writer its term."""
+        self.disturbed_at = self.now
 
     def finish(self) -> None:
         self._over = True
@@ -151,9 +191,13 @@ class World:
             raise Killed
         if fate < rates.kill + rates.freeze:
             seconds = rng.choice((3.0, 8.0, 14.0, 25.0))
+            self.disturb()
+            beat.hindered_at = self.now + seconds
             self.say(f"--- {beat.name} freezes for {seconds:g} s before it {what}")
             return seconds
         if fate < rates.kill + rates.freeze + rates.slow:
+            self.disturb()
+            beat.hindered_at = self.now + 1.1
             return rng.choice((0.05, 0.3, 1.1))
         return rng.random() * 0.004
 
