@@ -67,8 +67,18 @@ class _RedisSearch:
         self._messages, self._bytes = MOST_MESSAGES, MOST_BYTES
 
     def search(self, queues: Mapping[str, Collection[str]]) -> dict[str, QueueSeen]:
-        unacked, complete = self._found(self._unacked())
-        return {queue: self._queue(queue, frozenset(ids), unacked, complete) for queue, ids in queues.items()}
+        try:
+            unacked, complete = self._found(self._unacked())
+        except redis.ResponseError:
+            unacked, complete = set(), False
+        seen = {}
+        for queue, ids in queues.items():
+            try:
+                seen[queue] = self._queue(queue, frozenset(ids), unacked, complete)
+            except redis.ResponseError:
+                # A key of another type: of this queue nothing is known, and of the others it is.
+                seen[queue] = QueueSeen()
+        return seen
 
     def _queue(self, queue: str, wanted: frozenset[str], unacked: set[str], complete: bool) -> QueueSeen:
         steps = self._channel.priority_steps

@@ -100,7 +100,7 @@ class Engine:
 
     def suspect_all(self) -> None:
         """The broker may have lost messages: check soon that somebody still has each run in flight."""
-        self.desk.recheck.update(dict.fromkeys(self.desk.flights.task_ids()))
+        self.desk.recheck.update(dict.fromkeys(self.desk.flights.task_ids(), 0))
 
     def _may_lead(self) -> bool:
         """Whether to ask for the lock: the database is known, and ticks have not failed for long."""

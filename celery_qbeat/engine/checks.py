@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from heapq import nsmallest
+from itertools import islice
 
 from celery_qbeat.answers import Answers, WorkerSeen
 from celery_qbeat.engine import report
@@ -45,6 +47,9 @@ MOST_BLOCKING = 500
 
 MOST_RECHECKED = 1_000
 """The most runs in one round after the broker came back empty."""
+
+MOST_ROUNDS = 200
+"""In how many rounds a run is checked again after the broker came back empty."""
 
 RECHECK_S = 3.0
 """The pause between rounds while such runs are left, in seconds."""
@@ -148,11 +153,11 @@ class RunChecks:
         desk, at = self._desk, self._parts.clock.monotonic()
         if at < self._next_round or not (desk.blocked or desk.recheck):
             return []
-        flights, here = desk.flights, self._at_hand()
-        blocking = [run for job_id in desk.blocked for run in flights.of(job_id)]
-        found = self._oldest(blocking, here, now)[:MOST_BLOCKING]
-        again = [run for task_id in desk.recheck if (run := flights.get(task_id)) is not None]
-        found += [run for run in self._oldest(again, here, now)[:MOST_RECHECKED] if run not in found]
+        here = self._at_hand()
+        again = self._again()
+        blocking = (run for job_id in desk.blocked for run in desk.flights.of(job_id) if run.task_id not in again)
+        ready = (run for run in blocking if run.sent_us <= now - YOUNG_US and run.task_id not in here)
+        found = [*again.values(), *nsmallest(MOST_BLOCKING, ready, key=self._turn)]
         if found:
             pause = self._parts.limits.ask_again_s
             self._next_round = at + (min(pause, RECHECK_S) if desk.recheck else pause)
@@ -160,13 +165,19 @@ class RunChecks:
             self._evidence.setdefault(run.task_id, _Evidence()).asked_us = now
         return found
 
-    def _oldest(self, runs: Sequence[Airborne], here: set[str], now: int) -> list[Airborne]:
-        def turn(run: Airborne) -> tuple[int, int]:
-            evidence = self._evidence.get(run.task_id)
-            return (evidence.asked_us if evidence is not None else 0, run.sent_us)
+    def _again(self) -> dict[str, Airborne]:
+        """The next of the runs to check again. What nobody answers for is left to its lease after a while."""
+        recheck, found, here = self._desk.recheck, {}, self._at_hand()
+        for task_id in list(islice(recheck, MOST_RECHECKED)):
+            rounds, run = recheck.pop(task_id) + 1, self._desk.flights.get(task_id)
+            if run is not None and task_id not in here and rounds <= MOST_ROUNDS:
+                recheck[task_id] = rounds
+                found[task_id] = run
+        return found
 
-        ready = [run for run in runs if run.sent_us <= now - YOUNG_US and run.task_id not in here]
-        return sorted(ready, key=turn)
+    def _turn(self, run: Airborne) -> tuple[int, int]:
+        evidence = self._evidence.get(run.task_id)
+        return (evidence.asked_us if evidence is not None else 0, run.sent_us)
 
     def _at_hand(self) -> set[str]:
         """What no worker has: chores are done here, and the lease of what is sent again begins anew then."""

@@ -130,7 +130,7 @@ class Desk:
     resends: dict[str, tuple[int, Shipment]] = field(default_factory=dict)
     chores: list[tuple[str, str, Iterator[int]]] = field(default_factory=list)
     blocked: dict[str, Blocked] = field(default_factory=dict)
-    recheck: dict[str, None] = field(default_factory=dict)
+    recheck: dict[str, int] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)
     asking: bool = False
     epoch: int = 0

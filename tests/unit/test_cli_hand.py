@@ -161,6 +161,16 @@ def test_a_run_by_hand_that_no_broker_has_taken_is_not_sent(sqlite_url: str) -> 
     assert verdicts(cli) == []
 
 
+def test_a_tick_waits_for_the_answers_about_a_lease_that_ended(cli: Cli) -> None:
+    cli.ok("add", "x", "app.a", "--daily", "02:00", "--max-run-seconds", "1")
+    cli.run("run-now", "x", "--wait", "0")
+    cli.ok("tick")
+    lease = cli.json("runs")[0]["lease_until_us"]
+    wait_for(lambda: time.time_ns() // 1000 > lease, what="the lease ends")
+    cli.ok("tick")
+    assert verdicts(cli) == [("x", "lost")]
+
+
 # ---------------------------------------------------------------- release
 
 

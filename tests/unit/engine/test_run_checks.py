@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from celery_qbeat.answers import Answers, Holder, QueueSeen, WorkerSeen
+from celery_qbeat.engine import checks
 from celery_qbeat.jobs import Verdict
 from tests.unit.engine.rig import HOUR, MINUTE, Rig
 
@@ -203,6 +204,25 @@ def test_a_run_that_a_worker_has_is_no_longer_suspected() -> None:
     rig.run(100)
     assert len(rig.landings.asked) == 1
     assert rig.verdicts() == ["sent"]
+
+
+def test_runs_are_checked_again_in_turns_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "MOST_RECHECKED", 10)
+    monkeypatch.setattr(checks, "MOST_ROUNDS", 20)
+    rig = Rig()
+    rig.landings.reply = Fleet(up={})
+    for number in range(15):
+        rig.insert(f"j{number}", "every", "1d", overlap="skip")
+    rig.run(10)
+    rig.engine.suspect_all()
+    rig.run(8)
+    assert [len(asked) for asked in rig.landings.asked] == [10, 10, 10]
+    assert len(frozenset().union(*rig.landings.asked)) == 15
+    rig.run(200)
+    asked = len(rig.landings.asked)
+    rig.run(60)
+    assert len(rig.landings.asked) == asked
+    assert {entry.verdict for entry in rig.store.ledger} == {"sent"}
 
 
 # ---------------------------------------------------------------- what is said
