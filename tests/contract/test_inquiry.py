@@ -24,8 +24,8 @@ class Bench:
 
     def __init__(self, url: str, folder: Path, **settings: Any) -> None:
         self.app: Celery = make_app(url, folder, **settings)
-        self.dispatcher = CeleryDispatcher(self.app, namespace="test", instance=INSTANCE)
-        self.completions = CeleryCompletions(self.app, namespace="test", instance=INSTANCE)
+        self.dispatcher = CeleryDispatcher(self.app, namespace="test", instance=lambda: INSTANCE)
+        self.completions = CeleryCompletions(self.app, namespace="test", instance=lambda: INSTANCE)
 
     def send(self, *shipments: Shipment) -> None:
         assert set(fates(self.dispatcher.send(shipments, yes))) == {"sent"}
