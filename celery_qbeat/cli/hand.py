@@ -47,7 +47,7 @@ def run_now_command(project: Project, job_id: str, wait: float, as_json: bool) -
     """
     project.found(job_id)
     asked_us = project.clock.now_us()
-    project.write(lambda connection: rows.ask(connection, job_id, asked_us, _me()))
+    project.write(lambda connection: rows.ask(connection, job_id, asked_us, me()))
     run, answered = _answer(project, job_id, asked_us, wait)
     if as_json:
         output.dump({"answered": answered, "asked_us": asked_us, "run": None if run is None else as_data(run)})
@@ -74,7 +74,8 @@ def _outcome(run: Ran) -> str:
     return str(run["verdict"]) if _was_sent(run) else f"{run['verdict']}: {run['detail']}"
 
 
-def _me() -> str:
+def me() -> str:
+    """Who asks: the user and the machine."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -168,7 +169,7 @@ def _end(number: int, _frame: FrameType | None) -> None:
 def _due(engine: Engine, until_us: int) -> bool:
     desk = engine.desk
     slot = desk.agenda.next_us()
-    return bool(desk.chores or desk.resends or desk.owed) or (slot is not None and slot <= until_us)
+    return bool(desk.chores or desk.resends or desk.owed or desk.asking) or (slot is not None and slot <= until_us)
 
 
 def _last_line(project: Project) -> int:

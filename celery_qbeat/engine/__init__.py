@@ -285,6 +285,7 @@ class Engine:
         if at >= self._next_heartbeat:
             parts.store.beat(self.desk.epoch, now)
             self._clock_check.compare()
+            self._sender.notice_empty_broker()
             self._next_heartbeat = at + parts.limits.heartbeat_s
         if self._next_drift == 0.0:
             self._next_drift = at + parts.limits.drift_s
@@ -328,7 +329,12 @@ class Engine:
     def _forget(self) -> None:
         """Begin anew; what was reported and which slots were decided stays true, whatever the database says."""
         old = self.desk
-        self.desk = Desk(reported=old.reported, answered=old.answered, agenda=old.agenda.successor())
+        self.desk = Desk(
+            reported=old.reported,
+            answered=old.answered,
+            broker_memory=old.broker_memory,
+            agenda=old.agenda.successor(),
+        )
         self._assemble()
 
     def _pause(self) -> float:

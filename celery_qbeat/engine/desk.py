@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from celery_qbeat.agenda import Agenda
+from celery_qbeat.agenda import Agenda, Entry
 from celery_qbeat.engine.refusals import Refusals
 from celery_qbeat.flights import Airborne, Flights
-from celery_qbeat.jobs import Job, RowRules, State, Worker
-from celery_qbeat.planning import Moment
+from celery_qbeat.jobs import Job, RowRules, State, Verdict, Worker
+from celery_qbeat.planning import Claim, Moment
 from celery_qbeat.ports import Clock, Completions, Dispatcher, Flight, Gate, Loaded, Request, Row, Shipment, Store
 from celery_qbeat.privileges import Privileges
 
@@ -44,6 +44,9 @@ class Limits:
     look_up_s: float = 5.0
     lease_check_s: float = 15.0
     chore_s: float = 0.05
+    ask_again_s: float = 10.0
+    silent_s: float = 30.0
+    warn_again_s: float = 600.0
     let_go_s: float = 5.0
     ending_s: float = 2.0
 
@@ -86,6 +89,16 @@ class Parts:
 
 
 @dataclass(slots=True)
+class Blocked:
+    """A job that waits for its own run. `skips`: its skipped slots in a row; `due_us`: since when a run is due instead;
+    `warn_again`: monotonic seconds, when the next warning about it may be logged."""
+
+    skips: int = 0
+    due_us: int | None = None
+    warn_again: float = float("-inf")
+
+
+@dataclass(slots=True)
 class Loading:
     """How far a full load is: the parts to come, and the rows of the last part that are not planned yet.
 
@@ -120,6 +133,10 @@ class Desk:
     unconfirmed: dict[str, tuple[int, Shipment]] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
     chores: list[tuple[str, str, Iterator[int]]] = field(default_factory=list)
+    blocked: dict[str, Blocked] = field(default_factory=dict)
+    recheck: dict[str, int] = field(default_factory=dict)
+    moved: set[str] = field(default_factory=set)
+    asking: bool = False
     epoch: int = 0
     term: str = ""
     loading: Loading | None = None
@@ -129,6 +146,7 @@ class Desk:
     asked: bool = False
     answered: dict[tuple[str, int], None] = field(default_factory=dict)
     broker_away: bool = False
+    broker_memory: str = ""
     batches: int = 0
     serving_since_us: int = 0
     instance: str = ""
@@ -170,10 +188,28 @@ class Desk:
         """
         self.resends.pop(task_id, None)
         self.unconfirmed.pop(task_id, None)
+        self.recheck.pop(task_id, None)
+        self.moved.discard(task_id)
         run = self.flights.land(task_id)
         if run is not None and not self.flights.busy(run.job_id):
+            self.blocked.pop(run.job_id, None)
             self.agenda.wake(run.job_id)
         return run
+
+    def suspect_all(self) -> None:
+        """The broker may have lost messages: check soon that somebody still has each run in flight."""
+        self.recheck.update(dict.fromkeys(self.flights.task_ids(), 0))
+
+    def wait(self, entry: Entry) -> None:
+        """A run of this job is due and waits for the one in flight to end."""
+        self.blocked.setdefault(entry.id, Blocked()).due_us = entry.next_us
+        self.agenda.wait(entry)
+
+    def skipped(self, claim: Claim) -> None:
+        """Count the slots of a claim that were skipped because of a run in flight."""
+        skips = sum(1 + run.collapsed for run in claim.runs if run.verdict is Verdict.SKIPPED)
+        if skips and self.flights.busy(claim.job_id):
+            self.blocked.setdefault(claim.job_id, Blocked()).skips += skips
 
     def remember_answer(self, request: Request) -> None:
         """A restored database brings answered requests again; they are not answered twice."""

@@ -14,8 +14,11 @@ from tests.simulation.observer import Observer
 from tests.simulation.world import Beat, Strange
 
 READS = ("open", "workers", "changes", "states", "requests", "drift")
-WRITES = ("take_epoch", "beat", "plan", "forget", "claim", "sent", "release", "conclude", "close_batches", "answer")
-LATE = frozenset({"plan", "forget", "claim", "sent", "release", "conclude", "answer"})
+WRITES = (
+    *("take_epoch", "beat", "plan", "forget", "claim", "sent", "release", "conclude", "close_batches", "answer"),
+    "shorten",
+)
+LATE = frozenset({"plan", "forget", "claim", "sent", "release", "conclude", "answer", "shorten"})
 """Calls that may be carried out a moment after their caller was cut off."""
 
 
