@@ -29,6 +29,9 @@ BUSY = sa.exc.OperationalError
 EDIT_EVERY_S = 1.0
 SETTLES_S = 90.0
 
+LOST_S = 5.0
+"""Seconds to wait for anything more when something has not settled."""
+
 REST_EVERY = 20
 """Faults between two rests: at a rest all faults have ended, and the next ones begin when somebody dispatches."""
 
@@ -164,7 +167,7 @@ class Driver:
     def _settles(self, condition: Callable[[], Any], what: str) -> None:
         """Wait; what does not come is left to the auditor, which has more to tell than this wait."""
         try:
-            self._world.wait_for(condition, SETTLES_S, what)
+            self._world.wait_for(condition, LOST_S if self._unsettled else SETTLES_S, what)
         except AssertionError as late:
             self._say(str(late))
             self._unsettled.append(f"it does not settle: {str(late).splitlines()[0]}")

@@ -60,10 +60,10 @@ def recoveries(evidence: Evidence) -> list[Recovery]:
     return found
 
 
-def recovery_table(evidence: Evidence) -> Sequence[str]:
+def recovery_table(*runs: Evidence) -> Sequence[str]:
     """Lines of a Markdown table: faults by kind with the worst recovery, alone and whatever else went on."""
     kinds: dict[str, list[Recovery]] = defaultdict(list)
-    for recovery in recoveries(evidence):
+    for recovery in (each for run in runs for each in recoveries(run)):
         if recovery.incident.target != MACHINE:
             kinds[_label(recovery.incident)].append(recovery)
     lines = ["| fault | times | worst recovery, s | of these alone | worst of those, s |", "|---|---|---|---|---|"]
