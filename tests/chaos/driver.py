@@ -110,6 +110,7 @@ class Driver:
         self._taken: set[str] = set()
         self._unsettled: list[str] = []
         self._next_daily = 0.0
+        self._started_us = 0
         self._closing = threading.Event()
         threading.Thread(target=self._watch_machine, name="machine", daemon=True).start()
 
@@ -119,6 +120,7 @@ class Driver:
             connection.execute(sa.insert(tables.jobs), self._population.first(self._order.jobs))
         if self._order.in_flight:
             self._world.insert_in_flight(self._order.in_flight)
+        self._started_us = now_us()
         self._world.start_beats()
         self._settles(self._messages_arrive(), "the first messages")
 
@@ -159,6 +161,7 @@ class Driver:
             incidents=sorted(self._incidents + self._world.incidents(), key=lambda incident: incident.began_us),
             complaints=[*self._unsettled, *self._world.complaints()],
             ends_s=self._world.ends_s(),
+            started_us=self._started_us,
             **read_database(self._world.url),
         )
 
