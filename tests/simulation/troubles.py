@@ -164,6 +164,14 @@ def refuse_messages(history: History) -> None:
     history.for_a_while(lambda: history.broker.refused.add(job_id), lambda: history.broker.refused.discard(job_id))
 
 
+def sleep_machine(history: History) -> None:
+    """Every machine sleeps, and wakes up long after: slots of a whole hour are due at once."""
+    seconds = history.rng.choice((120, 3600))
+    history.world.say(f"--- everything sleeps for {seconds} s")
+    history.world.disturb()
+    history.world.base_us += seconds * SECOND
+
+
 def step_clock(history: History) -> None:
     if not history.world.alive:
         return
@@ -187,6 +195,7 @@ TROUBLES: Sequence[Callable[[History], None]] = (
     lose_writes,
     strange_error,
     restore_database,
+    sleep_machine,
     step_clock,
 )
 """Every trouble, the likelier ones more than once."""
