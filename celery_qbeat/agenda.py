@@ -6,7 +6,7 @@ An idle look costs the same with a hundred jobs and with a million: only the top
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from celery_qbeat.jobs import Job, Reading, State
@@ -21,7 +21,10 @@ STALE = 1_000
 
 @dataclass(slots=True)
 class Entry:
-    """A job that the scheduler knows, runnable or not, and its state as last read or written."""
+    """A job that the scheduler knows, runnable or not, and its state as last read or written.
+
+    `behind`: still due after its last decision (`catch_up=all`).
+    """
 
     id: str
     job: Job | None
@@ -32,6 +35,7 @@ class Entry:
     fresh: bool = False
     excused: bool = False
     waiting: bool = False
+    behind: bool = False
     queued_us: int | None = None
 
     @property
@@ -39,12 +43,35 @@ class Entry:
         return self.job is not None and not self.problem and not self.job.paused
 
 
-class Agenda:
-    """All entries by id, and a heap of those that have a next slot. Stale items of the heap are passed over."""
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a beat remembers of a job whatever the database says: its newest slot with a verdict, and its last run."""
 
-    def __init__(self) -> None:
+    last_slot_us: int | None
+    last_run_us: int | None
+
+
+class Agenda:
+    """All entries by id, and a heap of those that have a next slot. Stale items of the heap are passed over.
+
+    A job that is still due after it was decided (`catch_up=all`) goes into a queue of its own: what is due now does not
+    wait for the past of others. `remembered`: of an agenda before this one, see `successor`.
+    """
+
+    def __init__(self, remembered: Mapping[str, Decided] | None = None) -> None:
         self.entries: dict[str, Entry] = {}
         self._heap: list[tuple[int, str]] = []
+        self._backlog: dict[str, int] = {}
+        self._remembered = remembered or {}
+
+    def successor(self) -> Agenda:
+        """An empty agenda that remembers which slots were decided: a restored database does not know it."""
+        known = {
+            entry.id: Decided(entry.state.last_slot_us, entry.state.last_run_us)
+            for entry in self.entries.values()
+            if entry.state.last_slot_us is not None
+        }
+        return Agenda({**self._remembered, **known})
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -52,24 +79,39 @@ class Agenda:
     def put(self, reading: Reading, state: State | None, now: int, refusal: str = "") -> Plan | None:
         """Take in a row as it is now, with its state; the plan to be stored, or None when the stored one is right."""
         old = self.entries.get(reading.id)
-        entry = _entry(reading, state, now, refusal)
+        entry = _entry(reading, self._recall(reading.id, state), now, refusal)
         if old is not None:
             # Not `waiting`: it is decided anew, for the row may allow overlap now.
             same = entry.next_us == old.next_us
             entry.excused = old.excused and same
             entry.fresh = entry.fresh or (old.fresh and same)
+            entry.behind = old.behind and same
             entry.queued_us = old.queued_us
         self.entries[reading.id] = entry
         self._queue(entry)
         return _plan(entry, state, now)
 
+    def _recall(self, job_id: str, state: State | None) -> State | None:
+        """The state with the newest slot and run that are remembered: the database may be an older copy."""
+        if state is None:
+            return None
+        old = self.entries.get(job_id)
+        known = self._remembered.get(job_id) if old is None else Decided(old.state.last_slot_us, old.state.last_run_us)
+        if known is None or known.last_slot_us is None or known.last_slot_us <= (state.last_slot_us or 0):
+            return state
+        run = max(filter(None, (known.last_run_us, state.last_run_us)), default=None)
+        return replace(state, last_slot_us=known.last_slot_us, last_run_us=run)
+
     def drop(self, job_id: str) -> State | None:
         """Forget a job; its state, when it was known."""
+        self._backlog.pop(job_id, None)
         entry = self.entries.pop(job_id, None)
         return None if entry is None else entry.state
 
-    def moved(self, job_id: str, next_us: int | None, *, last_run_us: int | None, last_slot_us: int | None) -> None:
-        """A claim was won: the job's next slot, and what it ran."""
+    def moved(
+        self, job_id: str, next_us: int | None, now: int, *, last_run_us: int | None, last_slot_us: int | None
+    ) -> None:
+        """A claim was won at `now`: the job's next slot, and what it ran."""
         entry = self.entries.get(job_id)
         if entry is None:
             return
@@ -78,10 +120,11 @@ class Agenda:
             state,
             next_run_us=next_us,
             last_run_us=state.last_run_us if last_run_us is None else last_run_us,
-            last_slot_us=state.last_slot_us if last_slot_us is None else last_slot_us,
+            last_slot_us=max(filter(None, (state.last_slot_us, last_slot_us)), default=None),
         )
         entry.next_us = next_us
         entry.fresh = entry.excused = entry.waiting = False
+        entry.behind = next_us is not None and next_us <= now
         self._queue(entry)
 
     def put_back(self, before: Entry, next_us: int, last_run_us: int | None, last_slot_us: int | None) -> None:
@@ -94,6 +137,7 @@ class Agenda:
             last = before.state.last_slot_us if last_slot_us is None else last_slot_us
             entry.state = replace(before.state, next_run_us=next_us, last_run_us=last_run_us, last_slot_us=last)
             entry.next_us, entry.fresh, entry.excused = next_us, before.fresh, before.excused
+            entry.behind = before.behind
             self._queue(entry)
 
     def succeeded(self, job_id: str, now: int, late_after_us: int | None) -> None:
@@ -103,18 +147,32 @@ class Agenda:
             entry.state = replace(entry.state, last_succeeded_us=now, late_after_us=late_after_us)
 
     def due(self, now: int, limit: int) -> list[Entry]:
-        """Up to `limit` entries whose slot has come, earliest first. They leave the heap until `moved` or `again`."""
+        """Up to `limit` entries whose slot has come. They leave the agenda until `moved` or `again`.
+
+        Earliest first, and then those that are still due after their last decision, in turn; a quarter of `limit` is
+        theirs when there are many.
+        """
+        late = min(len(self._backlog), max(1, limit // 4))
         found: list[Entry] = []
-        while self._heap and self._heap[0][0] <= now and len(found) < limit:
+        while self._heap and self._heap[0][0] <= now and len(found) < max(1, limit - late):
             slot, job_id = heapq.heappop(self._heap)
-            entry = self.entries.get(job_id)
-            if entry is not None and entry.queued_us == slot:
-                entry.queued_us = None
-                if entry.next_us == slot and not entry.waiting:
-                    found.append(entry)
-                else:
-                    self._queue(entry)
+            if job_id not in self._backlog:
+                self._take(job_id, slot, found)
+        while self._backlog and len(found) < limit:
+            job_id, slot = next(iter(self._backlog.items()))
+            del self._backlog[job_id]
+            self._take(job_id, slot, found)
         return found
+
+    def _take(self, job_id: str, slot: int, found: list[Entry]) -> None:
+        """Add the entry to `found` if it is queued for this slot and due; what became of it since is queued anew."""
+        entry = self.entries.get(job_id)
+        if entry is not None and entry.queued_us == slot:
+            entry.queued_us = None
+            if entry.next_us == slot and not entry.waiting:
+                found.append(entry)
+            else:
+                self._queue(entry)
 
     def again(self, job_id: str) -> None:
         """Its slot was not decided: it stays due."""
@@ -135,6 +193,8 @@ class Agenda:
 
     def next_us(self) -> int | None:
         """The earliest slot; None when nothing is planned."""
+        if self._backlog:
+            return next(iter(self._backlog.values()))
         while self._heap:
             slot, job_id = self._heap[0]
             entry = self.entries.get(job_id)
@@ -154,13 +214,18 @@ class Agenda:
                 yield entry
 
     def _queue(self, entry: Entry) -> None:
-        if entry.next_us is not None and not entry.waiting and entry.queued_us != entry.next_us:
-            entry.queued_us = entry.next_us
-            heapq.heappush(self._heap, (entry.next_us, entry.id))
-            if len(self._heap) > 2 * len(self.entries) + STALE:
-                queued = ((entry.queued_us, entry.id) for entry in self.entries.values())
-                self._heap = [(slot, job_id) for slot, job_id in queued if slot is not None]
-                heapq.heapify(self._heap)
+        if entry.next_us is None or entry.waiting or entry.queued_us == entry.next_us:
+            return
+        self._backlog.pop(entry.id, None)
+        entry.queued_us = entry.next_us
+        if entry.behind:
+            self._backlog[entry.id] = entry.next_us
+            return
+        heapq.heappush(self._heap, (entry.next_us, entry.id))
+        if len(self._heap) > 2 * len(self.entries) + STALE:
+            queued = ((entry.queued_us, entry.id) for entry in self.entries.values() if entry.id not in self._backlog)
+            self._heap = [(slot, job_id) for slot, job_id in queued if slot is not None]
+            heapq.heapify(self._heap)
 
 
 def _entry(reading: Reading, state: State | None, now: int, refusal: str) -> Entry:

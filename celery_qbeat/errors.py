@@ -43,4 +43,11 @@ class Doubt(QbeatError):
 
 
 class Fenced(QbeatError):
-    """Another beat has taken a newer epoch: this one may not write."""
+    """Another beat has taken a newer epoch: this one may not write.
+
+    `epoch`: the database's epoch, 0 when its row is gone. Below the caller's own: an older copy was restored.
+    """
+
+    def __init__(self, message: str | None = None, *, epoch: int | None = None) -> None:
+        super().__init__(message or "another beat has taken a newer epoch: this one may not write")
+        self.epoch = epoch

@@ -43,7 +43,8 @@ class Moment:
 @dataclass(frozen=True, slots=True)
 class Due:
     """A due job. `fresh`: its slot is the first one, perhaps older than `first_seen_us`, when the job was first seen;
-    `excused`: it is late because it waited for its own run."""
+    `excused`: it is late because it waited for its own run. `last_slot_us`: the newest slot that has a verdict;
+    `last_run_us`: when the last run was dispatched."""
 
     job: Job
     expected_us: int
@@ -52,6 +53,8 @@ class Due:
     excused: bool = False
     busy: bool = False
     refusal: str = ""
+    last_slot_us: int | None = None
+    last_run_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +195,29 @@ def overtaken(job_id: str, slot: int, next_us: int | None, moment: Moment) -> Cl
     return Claim(job_id, None, slot, next_us, (run,))
 
 
+def _oldest_undecided(due: Due, moment: Moment) -> int | None:
+    """The oldest due slot that wants a verdict: not before the job was there, and behind the newest decided one.
+
+    The plan in the database may be older: the clock stepped back and came forward again, or a backup was restored. When
+    either instant lies in the future, the clock is behind: then the job goes on by the clock as it is.
+    """
+    oldest, schedule = due.expected_us, due.job.schedule
+    if not due.fresh and oldest < due.first_seen_us <= moment.now_us and schedule.kind != "once":
+        oldest = max(oldest, schedule.first(due.first_seen_us) or oldest)
+    if due.last_slot_us is not None and oldest <= due.last_slot_us <= moment.now_us:
+        return schedule.next_after(due.last_slot_us)
+    return oldest
+
+
 def _decide_relative(due: Due, moment: Moment) -> Claim:
     job, slot, now = due.job, due.expected_us, moment.now_us
+    if due.last_run_us is not None and slot <= due.last_run_us <= now:
+        # The plan is older than the last run: of a restored backup, or of a clock that was behind.
+        later = job.schedule.after_run(due.last_run_us, due.last_run_us)
+        if later is None or later > now:
+            return Claim(job.id, job.rev, slot, bounded(job, later))
+    if not due.fresh and due.first_seen_us <= now:
+        slot = max(slot, due.first_seen_us)
     following = bounded(job, job.schedule.after_run(slot, now))
     unserved = job.catch_up == "skip" and not due.excused and _since(due, slot) < moment.serving_since_us
     if due.refusal:
@@ -208,12 +232,12 @@ def _decide_relative(due: Due, moment: Moment) -> Claim:
 
 
 def _decide_newest(due: Due, moment: Moment) -> Claim:
-    job, schedule, oldest = due.job, due.job.schedule, due.expected_us
+    job, schedule, oldest = due.job, due.job.schedule, _oldest_undecided(due, moment)
     until = moment.now_us if job.end_us is None else min(moment.now_us, job.end_us)
     newest = schedule.latest(until)
-    if newest is None or newest < oldest:
-        # The zone's rules changed under a planned slot: it is no slot any more.
-        return Claim(job.id, job.rev, oldest, slot_from_now(job, None, moment.now_us))
+    if newest is None or oldest is None or newest < oldest:
+        # All are decided; or the zone's rules changed under a planned slot, and it is no slot any more.
+        return Claim(job.id, job.rev, due.expected_us, slot_from_now(job, None, moment.now_us))
     following = bounded(job, schedule.next_after(newest))
     runs: list[Run] = []
     cutoff = moment.serving_since_us
@@ -244,7 +268,7 @@ def _decide_each(due: Due, moment: Moment) -> Claim:
     job = due.job
     runs: list[Run] = []
     sends = 0
-    slot: int | None = due.expected_us
+    slot = bounded(job, _oldest_undecided(due, moment))
     while slot is not None and slot <= moment.now_us and len(runs) < PASS_LIMIT and sends < CLAIM_LIMIT:
         if _past_grace(due, slot, moment):
             runs.append(_missed(job, slot, moment, _grace_reason(job)))

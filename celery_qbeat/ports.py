@@ -65,10 +65,14 @@ class Gate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A part of a full load: rows with their states, and states without a row (of entries in code, of deleted rows)."""
+    """A part of a full load: rows with their states, and states without a row (of entries in code, of deleted rows).
+
+    `workers`: all scopes by name, in the first part.
+    """
 
     rows: Sequence[tuple[Row, State | None]] = ()
     orphans: Sequence[State] = ()
+    workers: Mapping[str, Worker] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,15 @@ class Changes:
     """What the feed brought since the last call. `reload`: everything may have changed; the rest is then empty.
 
     `rows`: id -> the row as it is now with its state, or None where it is gone. `workers`: all scopes, when any changed
-    (`rows` then also has the rows of the changed scopes). `asked`: somebody asked for a run by hand.
+    (`rows` then also has the rows of the changed scopes). `asked`: somebody asked for a run by hand. `more`: the next
+    call brings the rest at once.
     """
 
     reload: bool = False
     rows: Mapping[str, tuple[Row, State | None] | None] = field(default_factory=dict)
     workers: Mapping[str, Worker] | None = None
     asked: bool = False
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +158,29 @@ class Store(Protocol):
     def instance(self) -> str:
         """The UUID of this set of tables, made at their creation."""
 
-    def take_epoch(self, holder: str, now_us: int) -> int:
-        """Become the writer: claims under older epochs fail from now on. The new epoch is at least the last one + 1."""
+    def clock_us(self) -> int | None:
+        """The database's own clock, in microseconds since the epoch; None where it is this machine's clock."""
+
+    def take_epoch(self, holder: str, now_us: int, above: int = 0) -> int:
+        """Become the writer: claims under older epochs fail from now on.
+
+        Returns the new epoch: the last one + 1, or more when a batch or `above` has a higher one already.
+        """
 
     def beat(self, epoch: int, now_us: int) -> None:
         """Note that this writer lives. Raises Fenced."""
 
-    def workers(self) -> Mapping[str, Worker]:
-        """All scopes by name."""
-
     def load(self) -> Iterator[Loaded]:
-        """Everything, in parts; the feed's cursor is taken before the first, so that no change falls between."""
+        """Everything, in parts; the feed's cursor is taken before the first, so that no change falls between.
+
+        No part takes long, and the caller may pause between two of them.
+        """
 
     def changes(self) -> Changes:
-        """What committed since the last call (or load); exact, whatever order transactions commit in."""
+        """What committed since the last call (or load); exact, whatever order transactions commit in.
+
+        A call reads a bounded number of rows.
+        """
 
     def states(self, job_ids: Sequence[str]) -> Mapping[str, State]:
         """The states as they are now."""

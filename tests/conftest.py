@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import hypothesis
 import pytest
 
 from tests.celeryproc import Project
@@ -15,6 +16,12 @@ from tests.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, Server, ServerMi
 
 S = TypeVar("S", bound=Server)
 _PROJECTS = pytest.StashKey[list[Project]]()
+
+# No test fails because an example took long to make or to run: `too_slow` is the only health check that measures time.
+hypothesis.settings.register_profile(
+    "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any-machine")
 
 
 def _missing(error: ServerMissing) -> NoReturn:

@@ -6,19 +6,23 @@
     land        runs that ended
     send        decide, claim, publish, mark
 
-`desk.py` what a writer has in hand, `reader.py` rows, `sender.py` slots to messages, `lander.py` ends of runs,
-`settler.py` what a dead writer left, `report.py` the words of the log.
+`desk.py` what a writer has in hand, `leadership.py` the lock, `reader.py` rows, `sender.py` slots to messages,
+`lander.py` ends of runs, `settler.py` what a dead writer left, `outage.py` failed ticks, `clock_check.py` the clock of
+the database, `report.py` the words of the log.
 """
 
 from __future__ import annotations
 
 from celery_qbeat.engine import report
+from celery_qbeat.engine.clock_check import ClockCheck, ClocksDisagree
 from celery_qbeat.engine.desk import SERVING_GAP_US, Chore, Desk, Limits, Parts
 from celery_qbeat.engine.lander import Lander
+from celery_qbeat.engine.leadership import Leadership, LockLost
+from celery_qbeat.engine.outage import Outage
 from celery_qbeat.engine.reader import Reader
 from celery_qbeat.engine.sender import Sender
-from celery_qbeat.engine.settler import settle
-from celery_qbeat.errors import Doubt, Fenced, Unavailable
+from celery_qbeat.engine.settler import Settler
+from celery_qbeat.errors import Doubt, Fenced, QbeatError, Unavailable
 from celery_qbeat.ports import Lease
 
 __all__ = ["Chore", "Desk", "Engine", "Limits", "Parts"]
@@ -29,22 +33,20 @@ BUSY_RETRY_S = 0.05
 STEP_BACK_US = 1_000_000
 
 
-class TrustLost(Exception):
-    """The lock went away in the middle of a load."""
-
-
 class Engine:
-    """One beat. `tick` never raises for a server that is away, a lost lock or a fence; after any other error it reads
-    everything again."""
+    """One beat. `tick` never raises for a server that is away, a lost lock or a fence; after an error that nobody
+    foresaw it reads everything again."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.desk = Desk()
-        self._lease: Lease | None = None
+        self._leadership = Leadership(parts.gate, parts.clock)
+        self._outage = Outage(parts.clock, parts.limits.let_go_s)
+        self._clock_check = ClockCheck(parts.clock, parts.store)
+        self._opened = False
         self._standing_by = False
-        self._away_since: float | None = None
-        self._let_go = False
         self._last_now = 0
+        self._highest_epoch = 0
         self._next_heartbeat = 0.0
         self._next_drift = 0.0
         self._assemble()
@@ -52,38 +54,46 @@ class Engine:
     def tick(self) -> float:
         """One pass. Returns the seconds to the next one, at most the poll interval."""
         parts = self._parts
-        if not self._may_hold():
+        if not self._may_lead():
             return parts.limits.poll_s
-        self._lease = parts.gate.hold()
-        if self._lease is None:
-            if self._let_go:
-                self._back()
+        lease = self._leadership.acquire()
+        if lease is None:
+            if self._outage.given_back:
+                self._recover()
             self._stand_by()
             return parts.limits.poll_s
-        now = parts.clock.now_us()
         try:
-            more = self._write(self._lease, now)
-        except Fenced:
-            self._step_down()
-            return parts.limits.poll_s
-        except (Unavailable, Doubt) as error:
-            if self._away_since is None:
-                self._away_since = parts.clock.monotonic()
-                report.database_away(error)
-            self._let_go = False
-            return parts.limits.poll_s
-        except TrustLost:
+            more = self._write(lease, parts.clock.now_us())
+        except Fenced as fence:
+            self._step_down(fence)
+        except LockLost:
+            self._recover()
             self._stand_by()
-            return parts.limits.poll_s
+        except (Unavailable, Doubt) as error:
+            if self._outage.begin("database"):
+                report.database_away(error)
+        except ClocksDisagree as error:
+            if self._outage.begin("clock"):
+                report.clocks_disagree(error)
+        except QbeatError as error:
+            self._opened = False
+            self._forget()
+            if self._outage.begin("database"):
+                report.database_unusable(error)
         except Exception:
             # Nobody knows what of it is in the database: read everything again.
             self._forget()
+            self._outage.begin("unknown")
             raise
-        return 0.0 if more else self._pause()
+        else:
+            self._recover()
+            return 0.0 if more else self._pause()
+        return parts.limits.poll_s
 
     def open(self) -> None:
         """Connect to the database and check it, before the first tick. Raises SchemaError and Unavailable."""
         self._parts.store.open()
+        self._opened = True
 
     def close(self) -> None:
         """Give the lock back and the connections. Never raises."""
@@ -96,39 +106,61 @@ class Engine:
     @property
     def writing(self) -> bool:
         """Whether the last tick was a writer's."""
-        return self._lease is not None and self.desk.loaded and not self._standing_by
+        return self._leadership.lease is not None and self.desk.loaded and not self._standing_by
 
-    def _may_hold(self) -> bool:
-        """False: the database has been away for long. Perhaps only for this beat, so another one may try."""
-        parts, since = self._parts, self._away_since
-        if since is None or parts.clock.monotonic() - since < parts.limits.let_go_s:
+    def _may_lead(self) -> bool:
+        """Whether to ask for the lock: the database is known, and ticks have not failed for long."""
+        if self._outage.is_long:
+            self._give_back()
+            return self._works_again()
+        if self._opened:
             return True
-        if not self._let_go:
-            if parts.gate.let_go():
-                report.let_go()
-            self._lease, self._let_go = None, True
         try:
-            if self.desk.instance:
-                # By writing: a database that can only be read is of no use.
-                parts.store.beat(self.desk.epoch, parts.clock.now_us())
-            else:
-                parts.store.open()
-        except Fenced:
-            return True
-        except (Unavailable, Doubt):
+            self.open()
+        except (Unavailable, Doubt) as error:
+            if self._outage.begin("database"):
+                report.database_away(error)
+            return False
+        except QbeatError as error:
+            if self._outage.begin("database"):
+                report.database_unusable(error)
             return False
         return True
 
-    def _write(self, lease: Lease, now: int) -> bool:
+    def _give_back(self) -> None:
+        """Perhaps only this beat fails, so another one may try."""
+        if not self._outage.given_back:
+            if self._parts.gate.let_go():
+                report.let_go()
+            self._leadership.drop()
+            self._outage.given_back = True
+
+    def _works_again(self) -> bool:
         parts = self._parts
+        try:
+            if not self._opened:
+                self.open()
+            elif self.desk.epoch:
+                # By writing: a database that can only be read is of no use.
+                parts.store.beat(self.desk.epoch, parts.clock.now_us())
+            self._clock_check.compare()
+        except Fenced:
+            return True
+        except QbeatError:
+            return False
+        return not self._outage.waits
+
+    def _write(self, lease: Lease, now: int) -> bool:
+        parts, leadership = self._parts, self._leadership
         now = self._take_over(lease, now)
         desk = self.desk
         desk.pay()
-        self._back()
         self._mind_the_clock(now)
-        self._reader.absorb(now, self._keep_trust)
+        waiting = self._reader.absorb(now)
         self._heartbeat(now)
-        waiting = self._lander.land(now)
+        leadership.renew()
+        waiting = self._lander.land(now) or waiting
+        leadership.renew()
         with parts.undisturbed():
             reached = self._sender.resend(now, self._trusted) and self._sender.run_by_hand(now, self._trusted)
             more = reached and self._sender.dispatch(now, self._trusted)
@@ -138,34 +170,34 @@ class Engine:
         return more or waiting
 
     def _take_over(self, lease: Lease, now: int) -> int:
-        """On a new term, or when the database was away: a new epoch, so that nothing of the old one still commits.
+        """On a new term, or after failed ticks: a new epoch, so that nothing of the old one still commits.
 
-        Returns the time to go on with.
+        What this beat has read stays true as long as no other beat had an epoch in between: then it goes on where
+        it stopped. Returns the time to go on with.
         """
         desk, parts = self.desk, self._parts
-        if lease.term == desk.term and desk.loaded and self._away_since is None:
+        if lease.term == desk.term and desk.ready and not self._outage:
             self._resume()
             return now
-        if not desk.instance:
-            parts.store.open()
-        epoch = parts.store.take_epoch(parts.holder, now)
+        epoch = parts.store.take_epoch(parts.holder, now, self._highest_epoch)
+        self._highest_epoch = epoch
         # Others may have gone on while this beat waited or was frozen, and at an older time their plans look as if the
         # clock had been set back. What they do from here on takes a newer epoch, and the fence keeps this one out.
         now = parts.clock.now_us()
-        unbroken = desk.loaded and epoch == desk.epoch + 1
-        if not unbroken:
-            self.desk = desk = Desk(reported=desk.reported)
-            self._assemble()
+        if desk.epoch == 0 or epoch != desk.epoch + 1:
+            self._forget()
+            desk = self.desk
+        first = not desk.ready
         desk.epoch, desk.term, desk.instance, desk.batches = epoch, lease.term, parts.store.instance, 0
-        if not unbroken or now - self._last_now > SERVING_GAP_US:
+        if first or now - self._last_now > SERVING_GAP_US:
             desk.serving_since_us = now - SERVING_GAP_US
-        if unbroken:
-            desk.pay()
-        else:
-            self._reader.load(now, self._keep_trust)
-        settle(parts, desk, now)
+        desk.pay()
+        self._clock_check.compare()
+        if not desk.loaded:
+            self._reader.load(now)
+        self._settler.settle(now)
         self._reader.reread(set(desk.suspects), now)
-        if not unbroken:
+        if first:
             self._standing_by = False
             report.writing(parts.store.describe(), parts.gate.describe(), epoch, self.counts())
         self._resume()
@@ -189,25 +221,13 @@ class Engine:
         }
 
     def _assemble(self) -> None:
-        self._reader = Reader(self._parts, self.desk)
-        self._sender = Sender(self._parts, self.desk, self._renew)
+        self._reader = Reader(self._parts, self.desk, self._leadership.require)
+        self._settler = Settler(self._parts, self.desk, self._leadership.require)
+        self._sender = Sender(self._parts, self.desk, self._leadership.renew)
         self._lander = Lander(self._parts, self.desk)
 
     def _trusted(self) -> bool:
-        lease, parts = self._lease, self._parts
-        return lease is not None and parts.clock.monotonic() < lease.trusted_until and not parts.stopping()
-
-    def _renew(self) -> None:
-        """Between parts of long work: ask for the lock again; nothing is trusted any more when it is another's now."""
-        lease = self._parts.gate.hold()
-        same = lease is not None and self._lease is not None and lease.term == self._lease.term
-        self._lease = lease if same else None
-
-    def _keep_trust(self) -> None:
-        """Renew, and stop when that failed."""
-        self._renew()
-        if self._lease is None:
-            raise TrustLost
+        return self._leadership.trusted() and not self._parts.stopping()
 
     def _mind_the_clock(self, now: int) -> None:
         if now < self._last_now - STEP_BACK_US:
@@ -220,6 +240,7 @@ class Engine:
         at, parts = self._parts.clock.monotonic(), self._parts
         if at >= self._next_heartbeat:
             parts.store.beat(self.desk.epoch, now)
+            self._clock_check.compare()
             self._next_heartbeat = at + parts.limits.heartbeat_s
         if self._next_drift == 0.0:
             self._next_drift = at + parts.limits.drift_s
@@ -227,14 +248,15 @@ class Engine:
             self._next_drift = at + parts.limits.drift_s
             if parts.store.drift():
                 report.reloading()
-                self._reader.load(now, self._keep_trust)
+                self._reader.load(now)
 
-    def _back(self) -> None:
-        if self._away_since is not None:
-            report.database_back(self._parts.clock.monotonic() - self._away_since)
-            self._away_since, self._let_go = None, False
+    def _recover(self) -> None:
+        """Ticks work again, or another beat is at work."""
+        if self._outage:
+            report.working_again(self._outage.cause, self._outage.end())
 
     def _stand_by(self) -> None:
+        self._leadership.drop()
         if not self._standing_by:
             report.standing_by(self._parts.gate.describe())
             self._standing_by = True
@@ -244,16 +266,25 @@ class Engine:
             report.writing_again(self.desk.epoch)
             self._standing_by = False
 
-    def _step_down(self) -> None:
-        report.fenced(self._parts.gate.describe())
-        self._parts.gate.yield_()
-        self._standing_by = True
-        self._away_since, self._let_go = None, False
+    def _step_down(self, fence: Fenced) -> None:
+        """Another beat has a newer epoch; or the database has an older one, because a backup was restored."""
+        self._outage.end()
+        flights = self.desk.flights
         # Its memory is out of date, and what it owes has been settled by the newer beat.
         self._forget()
+        if fence.epoch is not None and fence.epoch < self._highest_epoch:
+            report.restored(fence.epoch, self._highest_epoch)
+            self.desk.flights = flights
+            return
+        report.fenced(self._parts.gate.describe())
+        self._parts.gate.yield_()
+        self._leadership.drop()
+        self._standing_by = True
 
     def _forget(self) -> None:
-        self.desk = Desk(reported=self.desk.reported)
+        """Begin anew; what was reported and which slots were decided stays true, whatever the database says."""
+        old = self.desk
+        self.desk = Desk(reported=old.reported, agenda=old.agenda.successor())
         self._assemble()
 
     def _pause(self) -> float:

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from celery_qbeat.agenda import Agenda
 from celery_qbeat.flights import Airborne, Flights
-from celery_qbeat.jobs import Job, RowRules, Worker
+from celery_qbeat.jobs import Job, RowRules, State, Worker
 from celery_qbeat.planning import Moment
-from celery_qbeat.ports import Clock, Completions, Dispatcher, Gate, Shipment, Store
+from celery_qbeat.ports import Clock, Completions, Dispatcher, Flight, Gate, Loaded, Row, Shipment, Store
 from celery_qbeat.privileges import Privileges
 
 Item = TypeVar("Item")
@@ -82,25 +82,51 @@ class Parts:
 
 
 @dataclass(slots=True)
+class Loading:
+    """How far a full load is: the parts to come, and the rows of the last part that are not planned yet.
+
+    `seen`: the ids of all rows so far. `orphans`: states without a row, by job id. `count`: the rows that are planned.
+    """
+
+    parts: Iterator[Loaded]
+    seen: set[str]
+    orphans: dict[str, State] = field(default_factory=dict)
+    rows: Sequence[tuple[Row, State | None]] = ()
+    count: int = 0
+
+
+@dataclass(slots=True)
 class Desk:
-    """A writer's memory. `owed` survives a lost connection: it is paid, in order, before anything else is done."""
+    """A writer's memory. `owed` survives a lost connection: it is paid, in order, before anything else is done.
+
+    `changed`: rows that the change feed brought and that are not planned yet.
+    """
 
     agenda: Agenda = field(default_factory=Agenda)
     flights: Flights = field(default_factory=Flights)
     workers: Mapping[str, Worker] = field(default_factory=dict)
     reported: dict[str, str] = field(default_factory=dict)
+    changed: dict[str, tuple[Row, State | None] | None] = field(default_factory=dict)
     owed: deque[Effect] = field(default_factory=deque)
     suspects: set[str] = field(default_factory=set)
     resends: dict[str, tuple[int, Shipment]] = field(default_factory=dict)
     chores: list[tuple[str, str, Iterator[int]]] = field(default_factory=list)
     epoch: int = 0
     term: str = ""
+    loading: Loading | None = None
     loaded: bool = False
+    settling: Iterator[Sequence[Flight]] | None = None
+    settled: bool = False
     asked: bool = False
     broker_away: bool = False
     batches: int = 0
     serving_since_us: int = 0
     instance: str = ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the take-over is done: all rows are read, and what the last writer left open is settled."""
+        return self.loaded and self.settled
 
     def moment(self, now: int) -> Moment:
         return Moment(now_us=now, serving_since_us=self.serving_since_us, instance=self.instance)

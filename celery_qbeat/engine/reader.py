@@ -2,62 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 
 from celery_qbeat.engine import report
-from celery_qbeat.engine.desk import Desk, Parts, batched
+from celery_qbeat.engine.desk import Desk, Loading, Parts, batched
+from celery_qbeat.engine.leadership import LockLost
+from celery_qbeat.engine.progress import Progress
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.jobs import Reading, State, read_row
 from celery_qbeat.planning import overtaken
-from celery_qbeat.ports import Changes, Claim, Plan, Row
+from celery_qbeat.ports import Claim, Loaded, Plan, Row
 
 PLANS_A_TRANSACTION = 1_000
 
+ROWS_A_STEP = 200
+"""Rows that are validated and planned together: so many are done again after an interruption."""
+
 
 class Reader:
-    """Keeps the agenda equal to the table."""
+    """Keeps the agenda equal to the table. `keep_lock` renews the leader lock by time, and raises LockLost."""
 
-    def __init__(self, parts: Parts, desk: Desk) -> None:
+    def __init__(self, parts: Parts, desk: Desk, keep_lock: Callable[[], None]) -> None:
         self._parts = parts
         self._desk = desk
+        self._keep_lock = keep_lock
         self._code = {job.id: job for job in parts.code_jobs}
 
-    def load(self, now: int, keep_trust: Callable[[], None]) -> None:
-        """Read everything; `keep_trust` is called between the parts and may raise to stop."""
-        store, desk = self._parts.store, self._desk
+    def load(self, now: int) -> None:
+        """Read everything.
+
+        When the lock is lost on the way, the next call goes on where this one stopped: what was read stays true as
+        long as no other beat had an epoch, and the change feed begins before the first part. After any other error
+        the next call begins anew.
+        """
+        desk = self._desk
         desk.loaded = False
-        desk.workers = store.workers()
-        seen = set(self._code)
-        orphans: dict[str, State] = {}
-        for part in store.load():
-            rows = [(row, state) for row, state in part.rows if not self._is_shadow(row)]
-            orphans.update((state.job_id, state) for state in part.orphans)
-            orphans.update((state.job_id, state) for _, state in part.rows if state and state.job_id in self._code)
-            seen.update(str(row["id"]) for row, _ in rows)
-            self._store([self._take(row, state, now) for row, state in rows], now, keep_trust)
-            keep_trust()
-        plans = [self._put(Reading(job.id, job), orphans.pop(job.id, None), now) for job in self._code.values()]
-        self._store(plans, now, keep_trust)
+        if desk.loading is None:
+            desk.loading = Loading(self._parts.store.load(), set(self._code))
+        try:
+            self._load_parts(desk.loading, now)
+        except LockLost:
+            raise
+        except Exception:
+            desk.loading = None
+            raise
+        desk.loading = None
+        desk.loaded = desk.asked = True
+
+    def _load_parts(self, loading: Loading, now: int) -> None:
+        progress = Progress(self._parts.clock, report.load_progress)
+        while True:
+            while loading.rows:
+                done = loading.rows[:ROWS_A_STEP]
+                self._store([self._take(row, state, now) for row, state in done], now)
+                loading.rows = loading.rows[ROWS_A_STEP:]
+                loading.count += len(done)
+                progress.note(loading.count)
+            part = next(loading.parts, None)
+            if part is None:
+                break
+            self._sort_part(part, loading)
+            self._keep_lock()
+        orphans, seen, desk = loading.orphans, loading.seen, self._desk
+        self._store([self._put(Reading(job.id, job), orphans.get(job.id), now) for job in self._code.values()], now)
         for job_id in [known for known in desk.agenda.entries if known not in seen]:
             desk.agenda.drop(job_id)
         for job_id in [known for known in desk.reported if known not in seen]:
             del desk.reported[job_id]
         self._forget([state for job_id, state in orphans.items() if job_id not in seen], now)
-        desk.loaded = True
-        desk.asked = True
 
-    def absorb(self, now: int, keep_trust: Callable[[], None]) -> None:
-        """Take in what changed since the last time."""
+    def _sort_part(self, part: Loaded, loading: Loading) -> None:
+        if part.workers is not None:
+            self._desk.workers = part.workers
+        loading.rows = [(row, state) for row, state in part.rows if not self._is_shadow(row)]
+        loading.seen.update(str(row["id"]) for row, _ in loading.rows)
+        loading.orphans.update((state.job_id, state) for state in part.orphans)
+        loading.orphans.update((state.job_id, state) for _, state in part.rows if state and state.job_id in self._code)
+
+    def absorb(self, now: int) -> bool:
+        """Take in what changed since the last time; whether there is more of it."""
         changes = self._parts.store.changes()
         if changes.reload:
             report.reloading()
-            self.load(now, keep_trust)
-            return
+            self.load(now)
+            # A restored database has other runs in flight than this beat remembers.
+            self._desk.settled = False
+            return True
         if changes.workers is not None:
             self._desk.workers = changes.workers
         self._desk.asked = self._desk.asked or changes.asked
-        if changes.rows:
-            self._absorb_rows(changes, now, keep_trust)
+        self._desk.changed.update(changes.rows)
+        if self._desk.changed:
+            self._absorb_rows(now)
+        return changes.more
 
     def reread(self, job_ids: Collection[str], now: int) -> None:
         """The states of these jobs may differ from what is remembered: adopt what the database says."""
@@ -76,19 +114,29 @@ class Reader:
         report.stepped_back(len(far))
         self._store([self._put_again(entry.id, entry.state, now) for entry in far], now)
 
-    def _absorb_rows(self, changes: Changes, now: int, keep_trust: Callable[[], None]) -> None:
+    def _absorb_rows(self, now: int) -> None:
+        """Plan the changed rows, step by step: the feed does not bring them again, so each stays until it is done."""
+        changed, count, gone = self._desk.changed, 0, 0
+        while changed:
+            step = dict(islice(changed.items(), ROWS_A_STEP))
+            gone += self._absorb_step(step, now)
+            count += len(step)
+            for job_id in step:
+                del changed[job_id]
+        report.changed(count - gone, gone)
+
+    def _absorb_step(self, step: Mapping[str, tuple[Row, State | None] | None], now: int) -> int:
+        """How many of these rows are gone."""
         desk = self._desk
-        found = [there for there in changes.rows.values() if there is not None and not self._is_shadow(there[0])]
+        found = [there for there in step.values() if there is not None and not self._is_shadow(there[0])]
         plans = [self._take(row, state, now) for row, state in found]
-        gone = [job_id for job_id, there in changes.rows.items() if there is None and job_id not in self._code]
+        gone = [job_id for job_id, there in step.items() if there is None and job_id not in self._code]
         states = [desk.agenda.drop(job_id) or State(job_id, now) for job_id in gone]
         for job_id in gone:
             desk.reported.pop(job_id, None)
-        report.changed(len(found), len(gone))
-        # The feed will not bring these rows again, so nothing of them may be forgotten when one of the two calls fails.
-        desk.suspects.update(plan.job_id for plan in plans if plan is not None)
         self._forget(states, now)
-        self._store(plans, now, keep_trust)
+        self._store(plans, now)
+        return len(gone)
 
     def _is_shadow(self, row: Row) -> bool:
         """A row with the id of an entry in code must not touch that entry."""
@@ -98,6 +146,8 @@ class Reader:
         return True
 
     def _take(self, row: Row, state: State | None, now: int) -> Plan | None:
+        # A hostile row may take long to validate.
+        self._keep_lock()
         reading = read_row(row, self._parts.rules, self._desk.workers)
         return self._put(reading, state, now)
 
@@ -110,7 +160,7 @@ class Reader:
         report.problem(self._desk.reported, reading.id, reading.problem or refusal)
         return self._desk.agenda.put(reading, state, now, refusal)
 
-    def _store(self, plans: Iterable[Plan | None], now: int, keep_trust: Callable[[], None] | None = None) -> None:
+    def _store(self, plans: Iterable[Plan | None], now: int) -> None:
         wanted = [plan for plan in plans if plan is not None]
         self._desk.suspects.update(plan.job_id for plan in wanted)
         for chunk in batched(wanted, PLANS_A_TRANSACTION):
@@ -120,8 +170,7 @@ class Reader:
             ready = [plan for plan in chunk if plan.job_id not in locked]
             self._parts.store.plan(self._desk.epoch, ready, now)
             self._desk.suspects.difference_update(plan.job_id for plan in ready)
-            if keep_trust is not None:
-                keep_trust()
+            self._keep_lock()
 
     def _forget(self, states: Sequence[State], now: int) -> None:
         if not states:

@@ -60,12 +60,46 @@ def database_away(error: BaseException) -> None:
     log.error("database: away, nothing is dispatched until it is back: %s", error)
 
 
+def database_unusable(error: BaseException) -> None:
+    log.error("database: cannot be used, nothing is dispatched: %s", error)
+
+
+def clocks_disagree(error: BaseException) -> None:
+    log.error("clock: nothing is dispatched, because %s. Set the clock that is wrong", error)
+
+
+def clocks_differ(sentence: str) -> None:
+    log.warning("clock: %s. Set the clock that is wrong; at 600 s nothing is dispatched", sentence)
+
+
+def clocks_agree() -> None:
+    log.info("clock: this machine's clock agrees with the database's clock again")
+
+
 def let_go() -> None:
-    log.debug("database: still away; the lock is given back, so that a beat that reaches it can go on")
+    log.debug("gate: the errors last; the lock is given back, so that another beat can try")
 
 
-def database_back(seconds: float) -> None:
-    log.info("database: back after %.1f s", seconds)
+def working_again(cause: str, seconds: float) -> None:
+    what = {"database": "database: back", "clock": "clock: agrees again"}.get(cause, "beat: works again")
+    log.info("%s after %.1f s", what, seconds)
+
+
+def restored(epoch: int, known: int) -> None:
+    log.warning(
+        "database: its epoch is %d, this beat had %d: an older copy was restored. "
+        "Slots that this beat remembers are not sent again; see qbeat audit for those that nobody remembers",
+        epoch,
+        known,
+    )
+
+
+def load_progress(rows: int, seconds: float) -> None:
+    log.info("take-over: %d row(s) read after %.0f s, going on", rows, seconds)
+
+
+def settle_progress(runs: int, seconds: float) -> None:
+    log.info("take-over: %d run(s) in flight read after %.0f s, going on", runs, seconds)
 
 
 def broker_away(detail: str, held_back: int) -> None:

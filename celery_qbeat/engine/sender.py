@@ -177,7 +177,18 @@ class Sender:
             raise AssertionError(f"{entry.id!r} is due without a job or a slot")
         refusal = self._parts.privileges.refusal(job)
         busy = self._desk.flights.busy(job.id)
-        due = Due(job, slot, entry.state.first_seen_us, entry.fresh, entry.excused, busy, refusal)
+        state = entry.state
+        due = Due(
+            job,
+            slot,
+            state.first_seen_us,
+            fresh=entry.fresh,
+            excused=entry.excused,
+            busy=busy,
+            refusal=refusal,
+            last_slot_us=state.last_slot_us,
+            last_run_us=state.last_run_us,
+        )
         return decide(due, self._desk.moment(now))
 
     def _claim_by_hand(self, entry: Entry, request: Request, now: int) -> tuple[int, list[_Won]] | None:
@@ -221,7 +232,7 @@ class Sender:
         claim = item.claim
         newest = claim.runs[-1].slot_us if claim.runs else None
         ran = now if item.claimed else None
-        self._desk.agenda.moved(claim.job_id, claim.next_us, last_run_us=ran, last_slot_us=newest)
+        self._desk.agenda.moved(claim.job_id, claim.next_us, now, last_run_us=ran, last_slot_us=newest)
 
     def _publish(self, batch_id: int, won: Sequence[_Won], now: int, trusted: Callable[[], bool]) -> bool:
         """Whether nothing had to be given back."""

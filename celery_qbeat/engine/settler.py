@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from celery_qbeat.engine import report
 from celery_qbeat.engine.desk import Desk, Parts
+from celery_qbeat.engine.leadership import LockLost
+from celery_qbeat.engine.progress import Progress
 from celery_qbeat.flights import Airborne
 from celery_qbeat.jobs import Job, Run, Verdict
 from celery_qbeat.ports import End, Flight, Shipment
@@ -11,12 +15,49 @@ from celery_qbeat.ports import End, Flight, Shipment
 DIED_DETAIL = "the beat that claimed it died before it could say whether it was sent"
 
 
-def settle(parts: Parts, desk: Desk, now: int) -> None:
-    """Read the runs in flight; those claimed under an older epoch and never marked sent are dropped or sent again."""
-    ends: list[End] = []
-    dropped: list[Flight] = []
-    own = {task for task, _, _ in desk.chores} | set(desk.resends)
-    for part in parts.store.flights():
+class Settler:
+    """Reads the runs in flight, and ends or takes over what an older epoch left open.
+
+    `keep_lock` renews the leader lock by time, and raises LockLost.
+    """
+
+    def __init__(self, parts: Parts, desk: Desk, keep_lock: Callable[[], None]) -> None:
+        self._parts = parts
+        self._desk = desk
+        self._keep_lock = keep_lock
+
+    def settle(self, now: int) -> None:
+        """Settle all runs, once for each desk: part by part, each part for good.
+
+        When the lock is lost on the way, the next call goes on where this one stopped; after any other error it
+        begins anew, which repeats nothing that is in the database.
+        """
+        desk, store = self._desk, self._parts.store
+        if desk.settled:
+            return
+        if desk.settling is None:
+            desk.settling = store.flights()
+        progress, count = Progress(self._parts.clock, report.settle_progress), 0
+        try:
+            while (part := next(desk.settling, None)) is not None:
+                self._settle_part(part, now)
+                count += len(part)
+                progress.note(count)
+                self._keep_lock()
+        except LockLost:
+            raise
+        except Exception:
+            desk.settling = None
+            raise
+        store.close_batches(desk.epoch, now)
+        desk.settling, desk.settled = None, True
+
+    def _settle_part(self, part: Sequence[Flight], now: int) -> None:
+        """Runs of older epochs that were never marked sent are dropped or sent again."""
+        parts, desk = self._parts, self._desk
+        ends: list[End] = []
+        dropped: list[Flight] = []
+        own = {task for task, _, _ in desk.chores} | set(desk.resends)
         for flight in part:
             if flight.task_id in own:
                 continue
@@ -31,13 +72,12 @@ def settle(parts: Parts, desk: Desk, now: int) -> None:
             else:
                 ends.append(End(flight.task_id, Verdict.IN_DOUBT, DIED_DETAIL))
                 dropped.append(flight)
-    if ends:
-        parts.store.conclude(desk.epoch, ends, now)
-    for end in ends:
-        desk.land(end.task_id)
-    for flight in dropped:
-        report.in_doubt(flight.job_id, flight.slot_us, flight.task_id, False)
-    parts.store.close_batches(desk.epoch, now)
+        if ends:
+            parts.store.conclude(desk.epoch, ends, now)
+        for end in ends:
+            desk.land(end.task_id)
+        for flight in dropped:
+            report.in_doubt(flight.job_id, flight.slot_us, flight.task_id, False)
 
 
 def resendable(parts: Parts, desk: Desk, job_id: str, *, by_hand: bool) -> Job | None:

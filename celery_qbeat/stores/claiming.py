@@ -186,11 +186,12 @@ def _moved(claim: Claim, before: sa.Row[Any], new: Sequence[Run], batch: Batch) 
     verdict = new[-1].verdict.value if new else before.last_verdict
     if claim.expected_us is None:
         return (*before[:4], before.runs + won, verdict, before.claim_epoch)
+    slot_before = () if before.last_slot_us is None else (before.last_slot_us,)
     return (
         claim.job_id,
         claim.next_us,
         batch.now_us if won else before.last_run_us,
-        max((run.slot_us for run in claim.runs), default=before.last_slot_us),
+        max((*(run.slot_us for run in claim.runs), *slot_before), default=None),
         before.runs + won,
         verdict,
         batch.epoch,

@@ -113,6 +113,10 @@ class Database(ABC):
     def prune_log(self, connection: sa.Connection, cursor: Any, before_us: int, limit: int) -> int:
         """Delete up to `limit` log lines, older and settled, and raise `log_floor`; how many. In a transaction."""
 
+    def clock_us(self, _connection: sa.Connection) -> int | None:
+        """The server's clock in microseconds since the epoch; None: it is this machine's."""
+        return None
+
     def trouble_ahead(self, _connection: sa.Connection) -> str:
         """A reason why this server cannot be used, found at open; empty: none."""
         return ""

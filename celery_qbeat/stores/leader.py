@@ -23,15 +23,17 @@ def fenced(connection: sa.Connection) -> Fenced:
     """The error for a writer whose epoch is over: it names the next one."""
     leader = tables.leader.c
     found = connection.execute(sa.select(leader.epoch, leader.holder).where(leader.id == 1)).first()
-    return Fenced(f"epoch {found[0]} was taken by {found[1]}" if found else "the row of qbeat_leader is gone")
+    if found is None:
+        return Fenced("the row of qbeat_leader is gone", epoch=0)
+    return Fenced(f"epoch {found[0]} was taken by {found[1]}", epoch=found[0])
 
 
-def take_epoch(connection: sa.Connection, holder: str, now_us: int) -> int:
-    """The next epoch, and above those of all batches: the row may have been restored from a backup, or by hand."""
+def take_epoch(connection: sa.Connection, holder: str, now_us: int, above: int) -> int:
+    """The next epoch, above those of all batches: the row may have been restored from a backup, or by hand."""
     leader, batches = tables.leader, tables.batches
     row = connection.execute(sa.select(leader.c.epoch).where(leader.c.id == 1).with_for_update()).first()
     newest = connection.execute(sa.select(sa.func.max(batches.c.batch_id))).scalar_one()
-    epoch = max(row[0] if row else 0, (newest or 0) >> BATCH_BITS) + 1
+    epoch = max(row[0] if row else 0, (newest or 0) >> BATCH_BITS, above) + 1
     values = {"epoch": epoch, "holder": holder, "taken_us": now_us, "seen_us": now_us}
     if row:
         connection.execute(sa.update(leader).where(leader.c.id == 1).values(values))

@@ -14,7 +14,7 @@ from celery_qbeat.stores import tables
 from celery_qbeat.stores.claiming import Put, among, chunks, clean
 from celery_qbeat.stores.leader import fence
 
-FLIGHTS_A_PART = 2_000
+FLIGHTS_A_PART = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,45 +184,44 @@ def _ended(state: tuple[Any, ...], item: _Ended, now_us: int) -> tuple[Any, ...]
 def flights(connection: sa.Connection, after: Flight | None, after_id: int) -> Sequence[tuple[int, Flight]]:
     """The next part of the runs without an end, by lease, each with its number."""
     runs, batches = tables.runs.c, tables.batches.c
-    query = sa.select(*(runs[name] for name in _FLIGHT)).order_by(runs.lease_until_us, runs.id).limit(FLIGHTS_A_PART)
+    # The batch in the same statement: on a slow way to the database, each part costs one round trip.
+    query = (
+        sa.select(*_FLIGHT)
+        .select_from(tables.runs.outerjoin(tables.batches, batches.batch_id == runs.batch_id))
+        .order_by(runs.lease_until_us, runs.id)
+        .limit(FLIGHTS_A_PART)
+    )
     if after is None:
         query = query.where(runs.lease_until_us.is_not(None))
     else:
-        lease = after.lease_until_us
-        query = query.where(runs.lease_until_us >= lease, sa.or_(runs.lease_until_us > lease, runs.id > after_id))
-    found = connection.execute(query).all()
-    of = among(connection, batches.batch_id, sorted({row.batch_id for row in found if row.batch_id is not None}))
-    epochs = {row[0]: row[1] for row in connection.execute(sa.select(batches.batch_id, batches.epoch).where(of)).all()}
-    return [(row.id, _flight(row, epochs.get(row.batch_id, 0))) for row in found]
+        query = query.where(_behind(connection, after.lease_until_us, after_id))
+    return [(number, Flight(*fields)) for number, *fields in connection.execute(query)]
 
 
-_FLIGHT = (
-    "id",
-    "task_id",
-    "job_id",
-    "slot_us",
-    "lease_until_us",
-    "batch_id",
-    "claimed_us",
-    "sent_us",
-    "by_hand",
-    "resend",
+def _behind(connection: sa.Connection, lease_us: int, run_id: int) -> sa.ColumnElement[bool]:
+    """What comes after this place in the index of leases, however many runs have the same lease."""
+    runs = tables.runs.c
+    if connection.dialect.name in ("mysql", "mariadb"):
+        # They look through the whole index for a comparison of pairs.
+        same = sa.and_(runs.lease_until_us == lease_us, runs.id > run_id)
+        return sa.or_(same, runs.lease_until_us > lease_us)
+    return sa.tuple_(runs.lease_until_us, runs.id) > sa.tuple_(lease_us, run_id)
+
+
+# The number, and the fields of Flight in their order.
+_FLIGHT: tuple[sa.ColumnElement[Any], ...] = (
+    tables.runs.c.id,
+    tables.runs.c.task_id,
+    tables.runs.c.job_id,
+    tables.runs.c.slot_us,
+    tables.runs.c.lease_until_us,
+    tables.runs.c.batch_id,
+    sa.func.coalesce(tables.batches.c.epoch, 0),
+    tables.runs.c.claimed_us,
+    tables.runs.c.sent_us,
+    tables.runs.c.by_hand,
+    tables.runs.c.resend,
 )
-
-
-def _flight(row: sa.Row[Any], epoch: int) -> Flight:
-    return Flight(
-        task_id=row.task_id,
-        job_id=row.job_id,
-        slot_us=row.slot_us,
-        lease_until_us=row.lease_until_us,
-        batch_id=row.batch_id,
-        epoch=epoch,
-        claimed_us=row.claimed_us,
-        sent_us=row.sent_us,
-        by_hand=bool(row.by_hand),
-        resend=bool(row.resend),
-    )
 
 
 def close_batches(connection: sa.Connection, epoch: int, now_us: int) -> None:

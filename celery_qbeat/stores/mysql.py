@@ -109,6 +109,9 @@ class MySQL(Database):
         for part in chunks(rows):
             connection.execute(statement, [dict(zip(columns, row, strict=True)) for row in part])
 
+    def clock_us(self, connection: sa.Connection) -> int:
+        return int(connection.execute(sa.select(_now())).scalar_one())
+
     def cursor(self, connection: sa.Connection) -> Cursor:
         floor, now_us = connection.execute(sa.select(tables.meta.c.log_floor, _now())).one()
         log = tables.changes.c

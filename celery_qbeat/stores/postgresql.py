@@ -117,6 +117,9 @@ class PostgreSQL(Database):
         if not leads:
             raise link.read(fenced)
 
+    def clock_us(self, connection: sa.Connection) -> int:
+        return int(connection.execute(_CLOCK).scalar_one())
+
     def cursor(self, connection: sa.Connection) -> Cursor:
         return Cursor(connection.execute(_SNAPSHOT).scalar_one())
 
@@ -165,6 +168,7 @@ def _unseen(cursor: Cursor) -> sa.ColumnElement[bool]:
 _NO_LOOPS = "SET enable_nestloop = off"
 _LOOPS = "SET enable_nestloop = on"
 
+_CLOCK = sa.text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)")
 _SNAPSHOT = sa.text("SELECT CAST(pg_current_snapshot() AS text)")
 
 _POLL = sa.text("""
@@ -238,7 +242,7 @@ won AS (
 upd AS (
   UPDATE qbeat_state s SET
     next_run_us = CASE WHEN g.expected IS NULL THEN s.next_run_us ELSE g.nxt END,
-    last_slot_us = CASE WHEN g.expected IS NULL THEN s.last_slot_us ELSE COALESCE(g.newest, s.last_slot_us) END,
+    last_slot_us = CASE WHEN g.expected IS NULL THEN s.last_slot_us ELSE GREATEST(g.newest, s.last_slot_us) END,
     last_run_us = CASE WHEN g.expected IS NULL OR COALESCE(w.n, 0) = 0 THEN s.last_run_us ELSE :now END,
     claim_epoch = CASE WHEN g.expected IS NULL THEN s.claim_epoch ELSE :epoch END,
     runs = s.runs + COALESCE(w.n, 0),

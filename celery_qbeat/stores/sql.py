@@ -25,6 +25,9 @@ log = logging.getLogger("celery_qbeat.store")
 T = TypeVar("T")
 
 ROW_COLUMNS = tuple(column.name for column in tables.jobs.columns if column.name != "description")
+CHANGES_A_CALL = 1_000
+"""The most changed rows that one call of `changes` reads: the leader lock is renewed between two calls."""
+
 _PLAN_COLUMNS = ("job_id", "first_seen_us", "next_run_us", "plan_key", "problem", "late_after_us")
 _PLANNED = _PLAN_COLUMNS[2:]
 
@@ -40,6 +43,8 @@ class SqlStore:
         self._instance = ""
         self._cursor: Any = None
         self._known: dict[str, int] = {}
+        self._touched: list[Any] = []
+        """Ids of changed rows that no call of `changes` has brought yet."""
         self._scopes: Mapping[str, Worker] = {}
         self._link = Link(
             self._url,
@@ -90,8 +95,12 @@ class SqlStore:
 
     # ------------------------------------------------------------ the writer
 
-    def take_epoch(self, holder: str, now_us: int) -> int:
-        return self._link.write(lambda connection: leader.take_epoch(connection, clean(holder)[:255], now_us))
+    def clock_us(self) -> int | None:
+        return self._link.read(self._database.clock_us)
+
+    def take_epoch(self, holder: str, now_us: int, above: int = 0) -> int:
+        name = clean(holder)[:255]
+        return self._link.write(lambda connection: leader.take_epoch(connection, name, now_us, above))
 
     def beat(self, epoch: int, now_us: int) -> None:
         self._link.write(lambda connection: leader.beat(connection, epoch, now_us))
@@ -103,9 +112,11 @@ class SqlStore:
 
     def load(self) -> Iterator[Loaded]:
         # Without a cursor until the end: a load that was given up must be begun again.
-        self._cursor, self._known = None, {}
+        self._cursor, self._known, self._touched = None, {}, []
         cursor = self._link.read(self._database.cursor)
+        # After the cursor, so that the feed brings every scope that changes from here on.
         self._scopes = self.workers()
+        yield Loaded(workers=self._scopes)
         last: Any = None
         while rows := self._link.read(partial(self._part, after=last)):
             yield Loaded(rows=rows)
@@ -126,23 +137,27 @@ class SqlStore:
         restored = poll.instance not in ("", self._instance)
         self._instance = poll.instance or self._instance
         touched, scopes, everything = reading.sift(poll.entries)
-        if poll.reload or restored or everything or len(touched) > RELOAD_ABOVE:
+        self._touched = list(dict.fromkeys([*self._touched, *touched]))
+        if poll.reload or restored or everything or len(self._touched) > RELOAD_ABOVE:
             return self._reload()
         if scopes:
-            touched = list({*touched, *self._link.read(partial(reading.jobs_of, scopes=scopes))})
-            if len(touched) > RELOAD_ABOVE:
+            found = self._link.read(partial(reading.jobs_of, scopes=scopes))
+            self._touched = list(dict.fromkeys([*self._touched, *found]))
+            if len(self._touched) > RELOAD_ABOVE:
                 return self._reload()
-        rows = self._rows(touched)
+        now, later = self._touched[:CHANGES_A_CALL], self._touched[CHANGES_A_CALL:]
+        rows = self._rows(now)
         workers = self.workers() if scopes else None
         self._scopes = self._scopes if workers is None else workers
-        self._cursor = poll.cursor
-        return Changes(rows=rows, workers=workers, asked=any(entry.op == "R" for entry in poll.entries))
+        self._cursor, self._touched = poll.cursor, later
+        asked = any(entry.op == "R" for entry in poll.entries)
+        return Changes(rows=rows, workers=workers, asked=asked, more=bool(later))
 
     def states(self, job_ids: Sequence[str]) -> Mapping[str, State]:
         return self._link.read(lambda connection: reading.states(connection, job_ids))
 
     def drift(self) -> bool:
-        if self._cursor is None:
+        if self._cursor is None or self._touched:
             return False
         scopes = self.workers()
         cursor = self._cursor
@@ -154,7 +169,7 @@ class SqlStore:
 
     def _reload(self) -> Changes:
         # A new connection, too: the old one may lead to a file that was replaced.
-        self._cursor = None
+        self._cursor, self._touched = None, []
         self._link.close()
         return Changes(reload=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,10 +81,15 @@ class Batch:
 
 @dataclass(slots=True)
 class Database:
-    """What the sessions of a MemoryStore share. `down`: every call of every session raises Unavailable."""
+    """What the sessions of a MemoryStore share.
+
+    `down`: every call of every session raises Unavailable. `clock`: the server's own clock, in microseconds; None where
+    it has none.
+    """
 
     instance: str = INSTANCE
     down: bool = False
+    clock: Callable[[], int] | None = None
     epoch: int = 0
     holder: str = ""
     seen_us: int = 0

@@ -6,7 +6,10 @@ from celery_qbeat.ports import FOREVER, Clock, Lease
 
 
 class OpenGate:
-    """Holds while `open` is true. `ttl_s` bounds the trust in a lease; a reopened gate gives a new term."""
+    """Holds while `open` is true. A reopened gate gives a new term.
+
+    `ttl_s` bounds the trust in a lease; when it was not renewed for that long, the next one is of a new term.
+    """
 
     def __init__(self, clock: Clock | None = None, ttl_s: float | None = None) -> None:
         self.open = True
@@ -15,18 +18,19 @@ class OpenGate:
         self._ttl_s = ttl_s
         self._term = 0
         self._held = False
+        self._until = FOREVER
 
     def hold(self) -> Lease | None:
         if not self.open or self.released:
             self._held = False
             return None
-        if not self._held:
+        now = self._clock.monotonic() if self._clock is not None else 0.0
+        if not self._held or now >= self._until:
             self._held = True
             self._term += 1
-        until = FOREVER
         if self._clock is not None and self._ttl_s is not None:
-            until = self._clock.monotonic() + self._ttl_s
-        return Lease(f"term-{self._term}", until)
+            self._until = now + self._ttl_s
+        return Lease(f"term-{self._term}", self._until)
 
     def yield_(self) -> None:
         self.open = self._held = False

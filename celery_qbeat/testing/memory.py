@@ -46,9 +46,13 @@ class MemoryStore(Edits, Faults):
         return self.database.instance
 
     @call
-    def take_epoch(self, holder: str, now_us: int) -> int:
+    def clock_us(self) -> int | None:
+        return None if self.database.clock is None else self.database.clock()
+
+    @call
+    def take_epoch(self, holder: str, now_us: int, above: int = 0) -> int:
         base = self.database
-        base.epoch = max(base.epoch, max((b.epoch for b in base.batches.values()), default=0)) + 1
+        base.epoch = max(base.epoch, max((b.epoch for b in base.batches.values()), default=0), above) + 1
         base.holder, base.seen_us = holder, now_us
         return base.epoch
 
@@ -59,7 +63,7 @@ class MemoryStore(Edits, Faults):
 
     def _fence(self, epoch: int) -> None:
         if epoch != self.database.epoch:
-            raise Fenced(f"epoch {self.database.epoch} was taken by {self.database.holder}")
+            raise Fenced(f"epoch {self.database.epoch} was taken by {self.database.holder}", epoch=self.database.epoch)
 
     @call
     def workers(self) -> Mapping[str, Worker]:
@@ -70,6 +74,7 @@ class MemoryStore(Edits, Faults):
         base = self.database
         # Without a cursor until the end: a load that was given up must be begun again.
         cursor, self._cursor, self._known = len(base.log), None, {}
+        yield Loaded(workers=self.workers())
         ids = sorted(base.jobs)
         for start in range(0, len(ids), CHUNK):
             with base.lock:
@@ -196,11 +201,12 @@ class MemoryStore(Edits, Faults):
         if claim.expected_us is None:
             return
         extra.claim_epoch = epoch
+        slot_before = () if state.last_slot_us is None else (state.last_slot_us,)
         self.database.state[claim.job_id] = replace(
             state,
             next_run_us=claim.next_us,
             last_run_us=now_us if won else state.last_run_us,
-            last_slot_us=max((run.slot_us for run in claim.runs), default=state.last_slot_us),
+            last_slot_us=max((*(run.slot_us for run in claim.runs), *slot_before), default=None),
         )
 
     @call

@@ -58,7 +58,7 @@ def five(site: Any) -> Any:
 
 def test_the_list_shows_how_each_job_stands(five: Any) -> None:
     page = text(five, LIST)
-    for words in ("in 59 min", "✓</span> succeeded", "! late", "✗</span> failed", "has no such hour", "in billing"):
+    for words in ("in 1 h", "✓</span> succeeded", "! late", "✗</span> failed", "has no such hour", "in billing"):
         assert words in page, words
 
 

@@ -103,7 +103,7 @@ class AgendaMachine(RuleBasedStateMachine):
             model.waiting = True
         else:
             following = None if fate == "finished" else self.now + 30 * SECOND
-            self.agenda.moved(entry.id, following, last_run_us=self.now, last_slot_us=entry.next_us)
+            self.agenda.moved(entry.id, following, self.now, last_run_us=self.now, last_slot_us=entry.next_us)
             model.next_us = following
         if fate == "put back" and before.next_us is not None:
             self.agenda.put_back(before, before.next_us, before.state.last_run_us, None)
@@ -191,7 +191,7 @@ def test_after_a_step_back_only_what_lies_too_far_ahead_is_named() -> None:
 
 def test_marks_on_jobs_that_nobody_knows_do_nothing() -> None:
     agenda = Agenda()
-    agenda.moved("j", NOON, last_run_us=None, last_slot_us=None)
+    agenda.moved("j", NOON, NOON - 1, last_run_us=None, last_slot_us=None)
     agenda.put_back(Entry("j", None, State("j", NOON)), NOON, None, None)
     agenda.succeeded("j", NOON, None)
     agenda.again("j")

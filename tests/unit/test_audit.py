@@ -323,7 +323,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.sampled_from(SCHEDULES), st.lists(STEPS, max_size=14))
 def test_whatever_happens_an_engine_leaves_no_slot_without_a_verdict(
     first: tuple[str, str], steps: list[Callable[[Rig], None]]
@@ -337,7 +337,7 @@ def test_whatever_happens_an_engine_leaves_no_slot_without_a_verdict(
     assert faults(rig) == []
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from(SCHEDULES[:5]), st.data())
 def test_a_verdict_that_is_taken_out_of_a_ledger_is_missed(schedule: tuple[str, str], data: st.DataObject) -> None:
     rig = Rig()

@@ -10,7 +10,7 @@ from django.contrib import admin
 from django.db.models import Q
 
 from celery_qbeat.django.models import Worker
-from celery_qbeat.django.times import microseconds, now_us, viewers_zone
+from celery_qbeat.django.times import microseconds, moment, now_us
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.schedules import KINDS
 
@@ -131,7 +131,8 @@ class DayFilter(admin.SimpleListFilter):
             yield {"selected": True, "query_string": "?", "display": self.value()}
 
     def queryset(self, _request: Any, queryset: Any) -> Any:
-        bounds = day_bounds(self.value(), datetime.now(viewers_zone()))
+        now = moment(now_us())
+        bounds = None if now is None else day_bounds(self.value(), now)
         return queryset if bounds is None else queryset.filter(slot_us__gte=bounds[0], slot_us__lt=bounds[1])
 
 

@@ -41,7 +41,7 @@ class Rig:
         self.store = store or MemoryStore()
         self.outbox = outbox or Outbox()
         self.landings = Landings()
-        self.gate = OpenGate(self.clock)
+        self.gate = parts.get("gate") or OpenGate(self.clock)
         self.parts: dict[str, Any] = {
             "store": self.store,
             "gate": self.gate,

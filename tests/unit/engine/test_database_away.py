@@ -138,11 +138,17 @@ def test_a_database_that_is_away_at_the_start_is_waited_for(caplog: pytest.LogCa
     assert len([message for message in caplog.messages if message.startswith("database: back")]) == 1
 
 
-def test_a_schema_that_does_not_fit_is_not_taken_for_an_outage() -> None:
+def test_a_schema_that_does_not_fit_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     rig = busy_rig()
-    rig.store.fail_next("open", "before", SchemaError("qbeat tables are of version 1; run celery qbeat migrate"))
-    with pytest.raises(SchemaError):
-        rig.tick()
+    for _ in range(20):
+        rig.store.fail_next("open", "before", SchemaError("the tables are missing: run celery qbeat migrate"))
+    rig.run(15)
+    assert rig.outbox.sent == []
+    assert [line for line in caplog.messages if line.startswith("database:")] == [
+        "database: cannot be used, nothing is dispatched: the tables are missing: run celery qbeat migrate"
+    ]
+    rig.run(30)
+    laws(rig)
 
 
 def test_after_an_outage_only_what_changed_is_read() -> None:

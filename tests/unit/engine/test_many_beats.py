@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from celery_qbeat.engine import Limits
+from celery_qbeat.engine import Engine, Limits, Parts
 from celery_qbeat.gates import StandaloneGate
-from celery_qbeat.ports import Lease, Loaded
+from celery_qbeat.ports import Lease
 from celery_qbeat.testing import FakeClock, MemoryStore, OpenGate, Outbox
 from tests.unit.engine.rig import MINUTE, Rig, at
 
@@ -225,11 +225,18 @@ def test_the_lock_is_renewed_between_the_chunks_of_a_batch() -> None:
 
 
 def test_a_lock_lost_between_the_chunks_of_a_batch_stops_it_and_gives_the_rest_back() -> None:
-    rig = Rig(limits=Limits(chunk=2))
+    clock = FakeClock(NOON)
+    rig = Rig(clock=clock, gate=OpenGate(clock, ttl_s=3.5), limits=Limits(chunk=2))
     for number in range(10):
         rig.insert(f"j{number}", "interval", "3600")
-    rig.parts["fail_point"] = lambda name: setattr(rig.gate, "open", name != "marked")
-    rig.restart()
+
+    def lose_lock(name: str) -> None:
+        if name == "marked":
+            rig.gate.open = False
+            clock.advance(1.0)
+
+    rig.parts["fail_point"] = lose_lock
+    rig.engine = Engine(Parts(**rig.parts))
     rig.tick()
     assert len(rig.outbox.sent) == len(rig.store.ledger) == 2
     assert not rig.engine.writing
@@ -250,43 +257,9 @@ class SlowOutbox(Outbox):
         return super().send(shipments, slowly)
 
 
-def test_a_lock_lost_in_the_middle_of_a_load_stops_it(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    rig = Rig()
-    for number in range(10):
-        rig.insert(f"j{number}", "interval", "60")
-    plain = rig.store.load
-
-    def load() -> Iterator[Loaded]:
-        for part in plain():
-            for row in part.rows:
-                yield Loaded(rows=[row])
-            rig.gate.open = False
-
-    rig.store.load = load  # type: ignore[method-assign]
-    shut_after_part = rig.gate
-    calls = [0]
-    hold = rig.gate.hold
-
-    def holding() -> Lease | None:
-        calls[0] += 1
-        shut_after_part.open = shut_after_part.open and calls[0] < 8
-        return hold()
-
-    rig.gate.hold = holding  # type: ignore[method-assign]
-    rig.run(5)
-    assert rig.outbox.sent == []
-    assert not rig.engine.writing
-    assert caplog.messages == ["follower: jobs paused (another beat is the writer; open gate)"]
-    calls[0] = -1000
-    rig.gate.open = True
-    rig.store.load = plain  # type: ignore[method-assign]
-    rig.run(5)
-    assert len(rig.outbox.sent) == 10
-
-
 def test_a_lock_lost_while_changes_are_taken_in_forgets_none_of_them() -> None:
-    rig = Rig()
+    clock = FakeClock(NOON)
+    rig = Rig(clock=clock, gate=OpenGate(clock, ttl_s=3.5))
     rig.insert("gone", "interval", "3600")
     rig.run(5)
     rig.insert("j", "interval", "60")
@@ -296,6 +269,7 @@ def test_a_lock_lost_while_changes_are_taken_in_forgets_none_of_them() -> None:
     def plan(*args: Any) -> None:
         plain(*args)
         rig.gate.open = False
+        clock.advance(1.0)
 
     rig.store.plan = plan  # type: ignore[method-assign]
     rig.run(3)

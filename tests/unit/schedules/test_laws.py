@@ -18,7 +18,7 @@ from celery_qbeat.schedules.zones import zone_named
 from .instants import DAY, slots
 from .making import absolute, everies, filters, instants, intervals, zones
 
-laws = settings(max_examples=300, deadline=None)
+laws = settings(max_examples=300)
 # Beyond what a datetime can hold, and what a bigint can.
 anything = st.one_of(instants, st.integers(-(1 << 70), 1 << 70))
 
