@@ -79,7 +79,7 @@ class Agenda:
     def put(self, reading: Reading, state: State | None, now: int, refusal: str = "") -> Plan | None:
         """Take in a row as it is now, with its state; the plan to be stored, or None when the stored one is right."""
         old = self.entries.get(reading.id)
-        entry = _entry(reading, self._recall(reading.id, state), now, refusal)
+        entry = _entry(reading, self._recall(reading.id, state, now), now, refusal)
         if old is not None:
             # Not `waiting`: it is decided anew, for the row may allow overlap now.
             same = entry.next_us == old.next_us
@@ -91,13 +91,14 @@ class Agenda:
         self._queue(entry)
         return _plan(entry, state, now)
 
-    def _recall(self, job_id: str, state: State | None) -> State | None:
+    def _recall(self, job_id: str, state: State | None, now: int) -> State | None:
         """The state with the newest slot and run that are remembered: the database may be an older copy."""
-        if state is None:
-            return None
         old = self.entries.get(job_id)
         known = self._remembered.get(job_id) if old is None else Decided(old.state.last_slot_us, old.state.last_run_us)
-        if known is None or known.last_slot_us is None or known.last_slot_us <= (state.last_slot_us or 0):
+        if known is None or known.last_slot_us is None:
+            return state
+        state = state or State(job_id, first_seen_us=now)
+        if known.last_slot_us <= (state.last_slot_us or 0):
             return state
         run = max(filter(None, (known.last_run_us, state.last_run_us)), default=None)
         return replace(state, last_slot_us=known.last_slot_us, last_run_us=run)
@@ -265,7 +266,7 @@ def _plan(entry: Entry, state: State | None, now: int) -> Plan | None:
     entry.state = replace(
         known,
         next_run_us=entry.next_us,
-        last_slot_us=known.last_slot_us if overtaken is None else overtaken,
+        last_slot_us=max(filter(None, (known.last_slot_us, overtaken)), default=None),
         late_after_us=late,
         plan_key=key,
         problem=problem,

@@ -161,10 +161,11 @@ class Store(Protocol):
     def clock_us(self) -> int | None:
         """The database's own clock, in microseconds since the epoch; None where it is this machine's clock."""
 
-    def take_epoch(self, holder: str, now_us: int, above: int = 0) -> int:
+    def take_epoch(self, holder: str, now_us: int, known: int = 0, above: int = 0) -> int:
         """Become the writer: claims under older epochs fail from now on.
 
-        Returns the new epoch: the last one + 1, or more when a batch or `above` has a higher one already.
+        Returns the new epoch: the last one + 1, or more when a batch or `above` has a higher one already. Raises Fenced
+        when the last one is below `known`: an older copy of the database was restored.
         """
 
     def beat(self, epoch: int, now_us: int) -> None:

@@ -12,7 +12,7 @@ from celery_qbeat.agenda import Agenda
 from celery_qbeat.flights import Airborne, Flights
 from celery_qbeat.jobs import Job, RowRules, State, Worker
 from celery_qbeat.planning import Moment
-from celery_qbeat.ports import Clock, Completions, Dispatcher, Flight, Gate, Loaded, Row, Shipment, Store
+from celery_qbeat.ports import Clock, Completions, Dispatcher, Flight, Gate, Loaded, Request, Row, Shipment, Store
 from celery_qbeat.privileges import Privileges
 
 Item = TypeVar("Item")
@@ -25,6 +25,10 @@ Chore = Callable[[Store, int], Iterator[int]]
 
 SERVING_GAP_US = 10_000_000
 """After a pause of the writer, slots younger than this are not counted as 'passed while nobody was dispatching'."""
+
+
+ANSWERS_KEPT = 10_000
+"""The number of answered requests that a beat remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,8 @@ class Loading:
 class Desk:
     """A writer's memory. `owed` survives a lost connection: it is paid, in order, before anything else is done.
 
-    `changed`: rows that the change feed brought and that are not planned yet.
+    `changed`: rows that the change feed brought and that are not planned yet. `answered`: the last requests that were
+    answered, by job id and time.
     """
 
     agenda: Agenda = field(default_factory=Agenda)
@@ -118,6 +123,7 @@ class Desk:
     settling: Iterator[Sequence[Flight]] | None = None
     settled: bool = False
     asked: bool = False
+    answered: dict[tuple[str, int], None] = field(default_factory=dict)
     broker_away: bool = False
     batches: int = 0
     serving_since_us: int = 0
@@ -146,6 +152,12 @@ class Desk:
         if run is not None and not self.flights.busy(run.job_id):
             self.agenda.wake(run.job_id)
         return run
+
+    def remember_answer(self, request: Request) -> None:
+        """A restored database brings answered requests again; they are not answered twice."""
+        self.answered[request.job_id, request.asked_us] = None
+        if len(self.answered) > ANSWERS_KEPT:
+            del self.answered[next(iter(self.answered))]
 
     def pay(self) -> None:
         """Do what is owed to the database. What fails stays owed; the error goes on."""

@@ -12,7 +12,13 @@ from celery_qbeat.ports import Request
 log = logging.getLogger("celery_qbeat")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LOUD = {Verdict.MISSED: logging.WARNING, Verdict.SKIPPED: logging.INFO, Verdict.REFUSED: logging.DEBUG}
+_LOUD = {
+    Verdict.MISSED: logging.WARNING,
+    Verdict.SKIPPED: logging.INFO,
+    Verdict.REFUSED: logging.DEBUG,
+    # What is remembered from before a restored backup; mostly the ledger has it already.
+    Verdict.IN_DOUBT: logging.DEBUG,
+}
 
 
 def instant(us: int) -> str:

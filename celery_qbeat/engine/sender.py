@@ -54,7 +54,7 @@ class _Won:
         decided = self.decided_before(first)
         if decided is None or self.job is None:
             return self.claim.expected_us
-        return self.job.schedule.next_after(decided)
+        return first.slot_us if self.job.schedule.relative else self.job.schedule.next_after(decided)
 
     def decided_before(self, first: Run) -> int | None:
         """The newest slot of this claim that keeps its verdict when `first` and all after it lose theirs."""
@@ -129,6 +129,7 @@ class Sender:
                     continue
                 if not self._publish(*claimed, now, trusted):
                     return False
+            desk.remember_answer(request)
             store.answer(desk.epoch, [request.id])
         desk.asked = again
         return True
@@ -201,7 +202,15 @@ class Sender:
         else:
             refusal = self._parts.privileges.refusal(job)
         busy = desk.flights.busy(entry.id)
-        claim = by_hand(entry.id, job, request.asked_us, busy=busy, refusal=refusal, moment=desk.moment(now))
+        claim = by_hand(
+            entry.id,
+            job,
+            request.asked_us,
+            busy=busy,
+            refusal=refusal,
+            moment=desk.moment(now),
+            remembered=(request.job_id, request.asked_us) in desk.answered,
+        )
         batch_id, won, lost = self._claim([_Won(claim, job, None)], now)
         # The ledger has the slot: the request was dealt with before, and only the answer to it was lost.
         return (batch_id, won) if won or claim.runs[0].task_id in lost else None

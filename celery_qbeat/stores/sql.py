@@ -98,9 +98,9 @@ class SqlStore:
     def clock_us(self) -> int | None:
         return self._link.read(self._database.clock_us)
 
-    def take_epoch(self, holder: str, now_us: int, above: int = 0) -> int:
+    def take_epoch(self, holder: str, now_us: int, known: int = 0, above: int = 0) -> int:
         name = clean(holder)[:255]
-        return self._link.write(lambda connection: leader.take_epoch(connection, name, now_us, above))
+        return self._link.write(lambda connection: leader.take_epoch(connection, name, now_us, known, above))
 
     def beat(self, epoch: int, now_us: int) -> None:
         self._link.write(lambda connection: leader.beat(connection, epoch, now_us))

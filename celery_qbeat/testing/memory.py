@@ -50,9 +50,12 @@ class MemoryStore(Edits, Faults):
         return None if self.database.clock is None else self.database.clock()
 
     @call
-    def take_epoch(self, holder: str, now_us: int, above: int = 0) -> int:
+    def take_epoch(self, holder: str, now_us: int, known: int = 0, above: int = 0) -> int:
         base = self.database
-        base.epoch = max(base.epoch, max((b.epoch for b in base.batches.values()), default=0), above) + 1
+        last = max(base.epoch, max((b.epoch for b in base.batches.values()), default=0))
+        if last < known:
+            raise Fenced(f"the epoch is {last}, and was {known} before", epoch=last)
+        base.epoch = max(last, above) + 1
         base.holder, base.seen_us = holder, now_us
         return base.epoch
 

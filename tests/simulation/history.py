@@ -176,7 +176,7 @@ class History:
         self.database.down = self.broker.away = self.server.split = False
         self.server.away_for.clear()
         for beat in world.alive:
-            beat.cut_off = beat.read_only = beat.strange = False
+            beat.cut_off, beat.read_only, beat.strange = False, 0.0, 0.0
             beat.round_trip_s = 0.0
             if beat.wrong_since is not None:
                 self.set_clock(beat, 0)

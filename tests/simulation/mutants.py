@@ -81,7 +81,7 @@ class PublishesFirst(Sender):
 class PublishingFirst(Engine):
     def _assemble(self) -> None:
         super()._assemble()
-        self._sender = PublishesFirst(self._parts, self.desk, self._renew)
+        self._sender = PublishesFirst(self._parts, self.desk, self._leadership.renew)
 
 
 class AlwaysTrusting(Engine):

@@ -16,6 +16,7 @@ from tests.simulation.world import Beat, World
 @dataclass(slots=True)
 class Lock:
     value: str = ""
+    since: float = 0.0
     until: float = 0.0
 
 
@@ -59,7 +60,7 @@ class SimGate:
             lock.value = ""
         self._calls += 1
         if not lock.value and started >= self._yielded_until:
-            lock.value = f"{self._beat.name}:{self._calls}"
+            lock.value, lock.since = f"{self._beat.name}:{self._calls}", world.now
             world.say(f"    {self._beat.name} has the lock now")
         if not lock.value.startswith(f"{self._beat.name}:"):
             self._lease = None

@@ -105,15 +105,17 @@ def _last(history: History, trouble: str, words: str) -> None:
 
     def check() -> None:
         lock, hindered = history.server.of(beat), beat.hindered_at > began
-        holds = lock.value.startswith(f"{beat.name}:") and lock.until > history.world.now
-        if getattr(beat, trouble) and holds and not hindered and not beat.dead:
+        long = lock.since < history.world.now - LETS_GO_S / 2
+        holds = long and lock.value.startswith(f"{beat.name}:") and lock.until > history.world.now
+        if getattr(beat, trouble) == began and holds and not hindered and not beat.dead:
             history.world.broken(f"{beat.name} keeps the lock, though it {words} since {began:.1f}")
 
     def end() -> None:
-        setattr(beat, trouble, False)
+        if getattr(beat, trouble) == began:
+            setattr(beat, trouble, 0.0)
 
     history.world.at(began + LETS_GO_S, check)
-    history.for_a_while(lambda: setattr(beat, trouble, True), end)
+    history.for_a_while(lambda: setattr(beat, trouble, began), end)
 
 
 def restore_database(history: History) -> None:
@@ -151,7 +153,7 @@ def _restore(history: History, copy: Mapping[str, Any], courses: dict[str, Cours
     history.observer.restored(courses)
     for beat in world.alive:
         beat.ended_session = True
-    auditor.exact, history.replaced = False, True
+    auditor.exact, auditor.replaced, history.replaced = False, True, True
     auditor.requested.clear()
     auditor.edited.update(base.jobs)
     auditor.deleted.update(base.jobs)
