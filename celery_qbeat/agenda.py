@@ -19,6 +19,10 @@ STALE = 1_000
 """So many stale items may be in the heap, beside as many as there are jobs, before it is cleared of them."""
 
 
+GONE_KEPT = 10_000
+"""The number of jobs that are gone and whose last slots are remembered, beside those that are there."""
+
+
 @dataclass(slots=True)
 class Entry:
     """A job that the scheduler knows, runnable or not, and its state as last read or written.
@@ -62,7 +66,7 @@ class Agenda:
         self.entries: dict[str, Entry] = {}
         self._heap: list[tuple[int, str]] = []
         self._backlog: dict[str, int] = {}
-        self._remembered = remembered or {}
+        self._remembered = dict(remembered or {})
 
     def successor(self) -> Agenda:
         """An empty agenda that remembers which slots were decided: a restored database does not know it."""
@@ -107,7 +111,13 @@ class Agenda:
         """Forget a job; its state, when it was known."""
         self._backlog.pop(job_id, None)
         entry = self.entries.pop(job_id, None)
-        return None if entry is None else entry.state
+        if entry is None:
+            return None
+        # A restored database may bring the row back.
+        self._remembered[job_id] = Decided(entry.state.last_slot_us, entry.state.last_run_us)
+        if len(self._remembered) > len(self.entries) + GONE_KEPT:
+            del self._remembered[next(iter(self._remembered))]
+        return entry.state
 
     def moved(
         self, job_id: str, next_us: int | None, now: int, *, last_run_us: int | None, last_slot_us: int | None

@@ -89,11 +89,13 @@ class Parts:
 class Loading:
     """How far a full load is: the parts to come, and the rows of the last part that are not planned yet.
 
-    `seen`: the ids of all rows so far. `orphans`: states without a row, by job id. `count`: the rows that are planned.
+    `seen`: the ids of all rows so far. `code`: the jobs of `beat_schedule` that are not planned yet. `orphans`: states
+    without a row, by job id. `count`: the rows that are planned.
     """
 
     parts: Iterator[Loaded]
     seen: set[str]
+    code: Sequence[Job]
     orphans: dict[str, State] = field(default_factory=dict)
     rows: Sequence[tuple[Row, State | None]] = ()
     count: int = 0

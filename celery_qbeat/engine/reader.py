@@ -39,7 +39,7 @@ class Reader:
         desk = self._desk
         desk.loaded = False
         if desk.loading is None:
-            desk.loading = Loading(self._parts.store.load(), set(self._code))
+            desk.loading = Loading(self._parts.store.load(), set(self._code), self._parts.code_jobs)
             desk.changed.clear()
         try:
             self._load_parts(desk.loading, now)
@@ -67,7 +67,9 @@ class Reader:
             self._sort_part(part, loading)
             self._keep_lock()
         orphans, seen, desk = loading.orphans, loading.seen, self._desk
-        self._store([self._put(Reading(job.id, job), orphans.get(job.id), now) for job in self._code.values()], now)
+        plans = [self._put(Reading(job.id, job), orphans.get(job.id), now) for job in loading.code]
+        loading.code = ()
+        self._store(plans, now)
         for job_id in [known for known in desk.agenda.entries if known not in seen]:
             desk.agenda.drop(job_id)
         for job_id in [known for known in desk.reported if known not in seen]:

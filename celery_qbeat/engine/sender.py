@@ -51,10 +51,10 @@ class _Won:
 
     def _back_to(self, first: Run) -> int | None:
         """The oldest slot that has no verdict when `first` and all after it have none."""
+        if self.job is not None and self.job.schedule.relative:
+            return first.slot_us
         decided = self.decided_before(first)
-        if decided is None or self.job is None:
-            return self.claim.expected_us
-        return first.slot_us if self.job.schedule.relative else self.job.schedule.next_after(decided)
+        return self.claim.expected_us if decided is None or self.job is None else self.job.schedule.next_after(decided)
 
     def decided_before(self, first: Run) -> int | None:
         """The newest slot of this claim that keeps its verdict when `first` and all after it lose theirs."""

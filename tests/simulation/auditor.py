@@ -79,6 +79,9 @@ class Auditor:
             return messages
         before = [message for message in messages if message.at < restored_at]
         after = messages[len(before) :]
+        if len({m.by for m in after}) > 1 and after[-1].at < restored_at + LONGEST_FREEZE_S:
+            # One of them froze with a claim of the database that was replaced.
+            after = after[:1]
         if self.observer.stepped_back:
             # A clock that was behind ran slots that the copy does not know, and plans them again.
             return after
