@@ -92,7 +92,7 @@ def our_beat(app: Any, clock: SystemClock, dispatcher: Dispatcher | None = None,
     return engine
 
 
-def our_dispatcher(app: Any, instance: Callable[[], str] | str) -> CeleryDispatcher:
+def our_dispatcher(app: Any, instance: Callable[[], str]) -> CeleryDispatcher:
     return CeleryDispatcher(app, namespace="default", instance=instance)
 
 

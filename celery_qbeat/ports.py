@@ -44,8 +44,21 @@ class Lease:
 class Gate(Protocol):
     """Decides who tries to dispatch. It never decides who may: that is the epoch's and the ledger's part."""
 
+    def bind(self, instance: str) -> None:
+        """Guard this database: called with the store's instance before `hold`.
+
+        With another instance than before, the old lock is given back and the next `hold` is a new acquisition, with a
+        new term. Does not raise when the server is away.
+        """
+
     def hold(self) -> Lease | None:
-        """Acquire or renew; None when another holds it or the server is away. Never raises for a lost lock."""
+        """Acquire or renew; None when another holds it or the server is away. Never raises for a lost lock.
+
+        Raises NotBound before the first `bind`.
+        """
+
+    def reason(self) -> str:
+        """For the log: why the last `hold` returned None, such as "another beat is the writer"."""
 
     def yield_(self) -> None:
         """Give the lock back because a newer epoch exists, and do not take it again before another had it."""
@@ -150,6 +163,16 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Give connections back. Never raises."""
+
+    def limit_waits(self, seconds: float) -> None:
+        """From now on no call waits longer than this for the server: the process is ending.
+
+        A signal handler may call it in the middle of another call, which is shortened, too. Once a call has waited in
+        vain, the server is not asked for a new connection any more.
+
+        Args:
+            seconds: how long a call may wait; of a call in progress, from now on.
+        """
 
     def describe(self) -> str:
         """For the log: the database URL with its password hidden."""

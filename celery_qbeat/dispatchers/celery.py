@@ -17,23 +17,24 @@ from celery_qbeat.ports import Fate, Receipt, Shipment
 class CeleryDispatcher:
     """Sends like `app.send_task`, over a connection of its own that never waits long and tries nothing twice.
 
-    `namespace`: of the queue by which workers report ends. `instance`: of the store, or a function that tells it once
-    the store is open. `link_ends=False`: messages without callbacks; then only leases and a result backend tell of
-    ends.
+    `namespace` and `instance` name the queue by which workers report ends, see `broker.done_address`; `instance` is a
+    function because the store knows it only once it is open. `link_ends=False`: messages without callbacks; then only
+    leases and a result backend tell of ends.
     """
 
-    def __init__(self, app: Any, *, namespace: str, instance: str | Callable[[], str], link_ends: bool = True) -> None:
+    def __init__(self, app: Any, *, namespace: str, instance: Callable[[], str], link_ends: bool = True) -> None:
         self._app = app
         self._instance = instance
         self._namespace = namespace
         self._link_ends = link_ends
         self._wire: Wire | None = None
         self._writer: Writer | None = None
+        self._linked_instance = ""
 
     @property
     def ends(self) -> bool:
         """Whether workers can report the ends of runs over this kind of broker."""
-        return broker.done_address(self._app.connection_for_write(), self._namespace) is not None
+        return broker.done_exchange(self._app.connection_for_write()) is not None
 
     def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
         """See `ports.Dispatcher`. A NOT_SENT without a detail means lost trust.
@@ -62,10 +63,13 @@ class CeleryDispatcher:
         return broker.describe(self._app.connection_for_write())
 
     def _opened(self) -> tuple[Wire, Writer]:
-        if self._wire is None or self._writer is None:
+        instance = self._instance()
+        if self._wire is None or self._writer is None or self._linked_instance != instance:
+            self.close()
             connection = broker.connect(self._app.connection_for_write)
-            address = broker.done_address(connection, self._namespace) if self._link_ends else None
+            address = broker.done_address(connection, self._namespace, instance) if self._link_ends else None
             self._writer = Writer(self._app, Ends(self._app, address) if address is not None else None)
+            self._linked_instance = instance
             self._wire = _wire(self._app, connection)
         self._wire.open()
         return self._wire, self._writer
@@ -73,7 +77,7 @@ class CeleryDispatcher:
     def _send_some(
         self, wire: Wire, writer: Writer, shipments: Sequence[Shipment], trusted: Callable[[], bool]
     ) -> list[Receipt]:
-        instance = self._instance if isinstance(self._instance, str) else self._instance()
+        instance = self._instance()
         letters: list[Letter] = []
         receipts: dict[str, Receipt] = {}
         for shipment in shipments:

@@ -56,6 +56,7 @@ class Engine:
         parts = self._parts
         if not self._may_lead():
             return parts.limits.poll_s
+        self._bind()
         lease = self._leadership.acquire()
         if lease is None:
             if self._outage.given_back:
@@ -158,6 +159,14 @@ class Engine:
         except QbeatError:
             return False
         return True
+
+    def _bind(self) -> None:
+        """Tell the gate which database it guards. Nothing is remembered of another one."""
+        instance = self._parts.store.instance
+        if self.desk.instance not in ("", instance):
+            self.desk, self._highest_epoch = Desk(), 0
+            self._assemble()
+        self._parts.gate.bind(instance)
 
     def _write(self, lease: Lease, now: int) -> bool:
         parts, leadership = self._parts, self._leadership
@@ -270,7 +279,7 @@ class Engine:
     def _stand_by(self) -> None:
         self._leadership.drop()
         if not self._standing_by:
-            report.standing_by(self._parts.gate.describe())
+            report.standing_by(self._parts.gate.reason(), self._parts.gate.describe())
             self._standing_by = True
 
     def _resume(self) -> None:

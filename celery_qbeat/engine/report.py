@@ -46,8 +46,8 @@ def writing(database: str, gate: str, epoch: int, counts: dict[str, int]) -> Non
     )
 
 
-def standing_by(gate: str) -> None:
-    log.info("follower: jobs paused (another beat is the writer; %s)", gate)
+def standing_by(reason: str, gate: str) -> None:
+    log.info("follower: jobs paused (%s; %s)", reason, gate)
 
 
 def writing_again(epoch: int) -> None:

@@ -23,6 +23,7 @@ class MemoryStore(Edits, Faults):
     def __init__(self, database: Database | None = None, *, instance: str = INSTANCE) -> None:
         super().__init__(database or Database(instance=instance))
         Faults.__init__(self)
+        self.longest_wait_s: float | None = None
         self._cursor: int | None = None
         self._known: dict[str, int] = {}
 
@@ -37,6 +38,10 @@ class MemoryStore(Edits, Faults):
 
     def close(self) -> None:
         self._cursor = None
+
+    def limit_waits(self, seconds: float) -> None:
+        """Nothing waits here; `longest_wait_s` shows that it was called."""
+        self.longest_wait_s = seconds
 
     def describe(self) -> str:
         return "memory"

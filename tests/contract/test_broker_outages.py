@@ -52,7 +52,7 @@ class Bench:
     def __init__(self, server: Broker, folder: Path) -> None:
         self.server = server
         self.app: Celery = make_app(server.url, folder)
-        self.dispatcher = CeleryDispatcher(self.app, namespace="test", instance=INSTANCE)
+        self.dispatcher = CeleryDispatcher(self.app, namespace="test", instance=lambda: INSTANCE)
 
     def send(self, shipments: Any, trusted: Callable[[], bool] = yes) -> list[Receipt]:
         return list(self.dispatcher.send(shipments, trusted))

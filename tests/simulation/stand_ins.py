@@ -47,6 +47,9 @@ class SimGate:
         self._lease: Lease | None = None
         self._yielded_until = 0.0
 
+    def bind(self, instance: str) -> None:
+        """All beats of a world have one database."""
+
     def hold(self) -> Lease | None:
         world, started = self._beat.world, self._beat.monotonic()
         world.step(self._beat, "asks for the lock")
@@ -89,6 +92,9 @@ class SimGate:
         lock = self._server.of(self._beat)
         if lock.value.startswith(f"{self._beat.name}:"):
             lock.value = ""
+
+    def reason(self) -> str:
+        return "another beat is the writer"
 
     def describe(self) -> str:
         return "simulated lock"

@@ -9,7 +9,7 @@ import pytest
 
 from celery_qbeat.engine import Limits
 from celery_qbeat.errors import Doubt, SchemaError, Unavailable
-from celery_qbeat.stores.connection import BadData
+from celery_qbeat.stores.driver_errors import BadData
 from tests.unit.engine.rig import Rig
 
 KINDS = [Unavailable, Doubt, SchemaError, BadData, RuntimeError]
