@@ -314,12 +314,13 @@ class Engine:
     def _step_down(self, fence: Fenced) -> None:
         """Another beat has a newer epoch; or the database has an older one, because a backup was restored."""
         self._outage.end()
-        flights = self.desk.flights
+        flights, chores = self.desk.flights, self.desk.chores
         # Its memory is out of date, and what it owes has been settled by the newer beat.
         self._forget()
         if fence.epoch is not None and fence.epoch < self._highest_epoch:
             report.restored(fence.epoch, self._highest_epoch)
-            self.desk.flights = flights
+            # A built-in task goes on: nobody else would end its run.
+            self.desk.flights, self.desk.chores = flights, chores
             return
         report.fenced(self._parts.gate.describe())
         self._parts.gate.yield_()

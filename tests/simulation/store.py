@@ -51,6 +51,7 @@ class SimStore(MemoryStore):
         self._step("reads the runs in flight")
         for part in super().flights():
             for flight in part:
+                self._step("reads a part of them")
                 yield [flight]
 
     def clock_us(self) -> int | None:
