@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 import hypothesis
 import pytest
+from kombu.transport.memory import Channel as MemoryChannel
 
 from tests.celeryproc import Project
 from tests.clock import INSTANT, clock_of, set_zone
@@ -78,6 +79,12 @@ def rabbitmq_server() -> Iterator[RabbitMQ]:
     """The session's RabbitMQ. Not to be stopped, killed or frozen: use `own_rabbitmq` for that."""
     with _start(RabbitMQ) as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def _empty_memory_broker() -> None:
+    """Kombu keeps the queues of `memory://` as long as the process lives: no test finds another one's messages."""
+    MemoryChannel.queues.clear()
 
 
 @pytest.fixture
