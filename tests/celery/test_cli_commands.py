@@ -40,8 +40,8 @@ def test_a_job_is_added_run_by_hand_checked_and_audited(project: Project, databa
     beat.wait_output("beat: writer")
     answer = told(project.qbeat("run-now", "rare", "--wait", "20", "--json"))
     assert answer["run"]["by_hand"] is True
-    wait_for(lambda: any(record["args"] == ["by hand"] for record in project.records()), 20, what="the run by hand")
-    wait_for(lambda: ran(project, "often") > 4, 30, what="runs of 'often'")
+    wait_for(lambda: any(record["args"] == ["by hand"] for record in project.records()), what="the run by hand")
+    wait_for(lambda: ran(project, "often") > 4, what="runs of 'often'")
     assert told(project.qbeat("status", "--json"))["writer"]["alive"] is True
     assert told(project.qbeat("check", "--json"))["ok"] is True
     beat.terminate()

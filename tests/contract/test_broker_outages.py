@@ -126,10 +126,10 @@ def test_a_broker_that_hangs_before_the_first_letter_leaves_no_doubt(bench: Benc
     bench.server.freeze()
     started = time.monotonic()
     receipts = bench.send(runs_of(row(), 60))
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 30
     bench.server.thaw()
     assert fates(receipts) == ["not sent"] * 60
-    wait_for(lambda: fates(bench.send([run_of(row())])) == ["sent"], 20)
+    wait_for(lambda: fates(bench.send([run_of(row())])) == ["sent"])
 
 
 def test_a_broker_that_is_killed_in_the_middle_and_stays_away(bench: Bench) -> None:
@@ -151,7 +151,7 @@ def test_a_broker_that_hangs_in_the_middle(bench: Bench, at: int) -> None:
     bench.arrived()
     started = time.monotonic()
     receipts = bench.send(runs_of(row(), 100), Bomb(at, bench.server.freeze))
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 30
     bench.server.thaw()
     assert "not sent" in fates(receipts)
     assert fates(bench.send([run_of(row())])) == ["sent"], "and works again at once"
@@ -182,11 +182,11 @@ def test_while_the_broker_is_away_no_ends_are_read_and_this_is_said_once(
     assert desk.take() == []
     assert desk.completions.still_running([run]) is None
     server.start() if outage == "stop" else server.thaw()
-    wait_for(lambda: desk.take() or "is back" in caplog.text, 20)
+    wait_for(lambda: desk.take() or "is back" in caplog.text)
     desk.completions.ack()
     again = fresh_id()
     desk.report(again)
-    assert (again, Verdict.SUCCEEDED) in wait_for(desk.take, 20)
+    assert (again, Verdict.SUCCEEDED) in wait_for(desk.take)
     desk.completions.ack()
     lines = [record.getMessage().partition(" (")[0] for record in caplog.records]
     assert lines == [
@@ -268,7 +268,7 @@ def test_while_the_broker_blocks_publishers_nothing_more_is_sent(rabbit: Bench) 
         assert {(receipt.fate.value, receipt.detail) for receipt in second} == {("not sent", BLOCKED)}
     finally:
         rabbit.server._evaluate("vm_memory_monitor:set_vm_memory_high_watermark({absolute, 1000000000}).")
-    wait_for(lambda: fates(rabbit.send([run_of(row())])) == ["sent"], 20)
+    wait_for(lambda: fates(rabbit.send([run_of(row())])) == ["sent"])
     doubtful = {receipt.task_id for receipt in first if receipt.fate.value == "doubt"}
     surely_not = {receipt.task_id for receipt in [*first, *second] if receipt.fate.value == "not sent"}
     arrived = rabbit.arrived()

@@ -326,8 +326,8 @@ def test_a_redis_that_hangs_does_not_hang_the_tick(own_redis: Callable[..., Redi
     assert held(gate) == lease
     assert held(gate) == lease, "not asked again at once"
     assert other.hold() is None, "a first connection hangs no longer"
-    assert time.monotonic() - started < 10
-    wait_for(lambda: gate.hold() is None, 10)
+    assert time.monotonic() - started < 30
+    wait_for(lambda: gate.hold() is None)
     assert time.monotonic() >= lease.trusted_until
     server.thaw()
     wait_for(lambda: gate.hold() or other.hold())
@@ -340,7 +340,7 @@ def test_a_release_into_a_hanging_redis_returns(own_redis: Callable[..., Redis],
     server.freeze()
     started = time.monotonic()
     gate.release()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     server.thaw()
 
 
@@ -377,7 +377,7 @@ def test_after_sigkill_of_the_holder_another_holds_within_ttl_and_poll(redis_url
         gate = gate_at(redis_url, ttl_s=2.0)
         assert gate.hold() is None
         os.kill(process.pid, signal.SIGKILL)
-        wait_for(gate.hold, 5, every=0.1)
+        wait_for(gate.hold, every=0.1)
 
 
 @pytest.mark.parametrize(

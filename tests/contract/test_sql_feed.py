@@ -26,7 +26,7 @@ def seen(rig: SqlRig) -> dict[str, bool] | str:
     return {job_id: found is not None for job_id, found in changes.rows.items()}
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
