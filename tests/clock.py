@@ -1,7 +1,7 @@
 """The wall clock of the tests.
 
 Tests that run in this process have a clock of their own: it says `START` when a test begins, and goes on from there.
-So no such test depends on the hour, the date or the zone of the machine. Tests that start real processes share the
+So no such test depends on the hour, the date or the zone of the machine. Tests with real beats and workers share the
 machine's clock with them. `python -m tests.hours` runs both kinds at other instants and in other zones.
 
 Two markers make exceptions: `clock_at(instant)` stops the clock at an instant (for a test about an hour or a date);
@@ -15,18 +15,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import time_machine
 
+TESTS = Path(__file__).parent
 START = "2026-06-10T12:20:00Z"
 """A Wednesday after noon: the next midnight and the next change of the clocks are far away."""
 INSTANT = "QBEAT_TEST_INSTANT"
 """The environment variable that starts all tests at another instant, and their processes with them."""
 ZONE = "QBEAT_TEST_ZONE"
 """The environment variable that puts the tests into another time zone than UTC."""
+FIXED = {"unit", "contract", "django", "simulation"}
+"""The directories whose tests have a clock of their own."""
 PROCESSES = {"make_project", "shop"}
-"""The fixtures that start real processes, which have the machine's clock."""
+"""The fixtures that start beats and workers, which have the machine's clock."""
 
 
 def now_us() -> int:
@@ -45,8 +49,8 @@ def clock_of(item: pytest.Item) -> Iterator[None]:
     """Let the clock of this process say what the test is to see."""
     stopped = item.get_closest_marker("clock_at")
     shifted = INSTANT in os.environ
-    if item.get_closest_marker("real_clock") is not None or (PROCESSES & set(_fixtures(item)) and not shifted):
-        assert stopped is None, f"{item.nodeid}: a clock that others share cannot be stopped"
+    if item.get_closest_marker("real_clock") is not None or not (shifted or _alone(item)):
+        assert stopped is None, f"{item.nodeid}: a clock that other processes share cannot be stopped"
         yield
     elif stopped is not None:
         with time_machine.travel(instant(stopped.args[0]), tick=False):
@@ -64,6 +68,7 @@ def instant(text: str) -> datetime:
     return found.astimezone(UTC)
 
 
-def _fixtures(item: pytest.Item) -> list[str]:
-    names: list[str] = getattr(item, "fixturenames", [])
-    return names
+def _alone(item: pytest.Item) -> bool:
+    """Whether the test runs in this process only, as far as the clock matters."""
+    directory = item.path.relative_to(TESTS).parts[0]
+    return directory in FIXED and not PROCESSES & set(getattr(item, "fixturenames", []))
