@@ -26,7 +26,7 @@ from tests.hours import HOURS, Hour
 ROOT = Path(__file__).parents[2]
 LOGS = ROOT / "build" / "hours"
 DIRECTORIES = ["tests/unit", "tests/django", "tests/contract", "tests/simulation", "tests/celery", "tests/chaos"]
-CHOSEN = "not slow and not browser and not real_clock"
+CHOSEN = "not slow and not chaos and not browser and not real_clock"
 BUSY = "while True: pass"
 
 
