@@ -20,6 +20,8 @@ from pathlib import Path
 import pytest
 import time_machine
 
+from tests.hours.shift import shift_children
+
 TESTS = Path(__file__).parent
 START = "2026-06-10T12:20:00Z"
 """A Wednesday after noon: the next midnight and the next change of the clocks are far away."""
@@ -38,10 +40,12 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-def set_zone() -> None:
-    """Put this process and its children into the zone of the tests."""
+def set_up() -> None:
+    """Put this process and its children into the zone of the tests, and its children under the clock of `INSTANT`."""
     os.environ["TZ"] = os.environ.get(ZONE, "UTC")
     time.tzset()
+    if INSTANT in os.environ:
+        shift_children()
 
 
 @contextmanager

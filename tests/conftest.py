@@ -12,9 +12,8 @@ import hypothesis
 import pytest
 from kombu.transport.memory import Channel as MemoryChannel
 
+from tests import clock
 from tests.celeryproc import Project
-from tests.clock import INSTANT, clock_of, set_zone
-from tests.hours.shift import shift_children
 from tests.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, Server, ServerMissing
 
 S = TypeVar("S", bound=Server)
@@ -25,15 +24,13 @@ hypothesis.settings.register_profile(
     "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any-machine")
-set_zone()
-if INSTANT in os.environ:
-    shift_children()
+clock.set_up()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Each test has the wall clock that `tests.clock` gives it, from its first fixture to its last."""
-    with clock_of(item):
+    with clock.clock_of(item):
         return (yield)
 
 

@@ -276,7 +276,7 @@ def test_a_worker_says_what_it_has_and_nobody_says_what_ended(stage: Stage) -> N
 def test_a_worker_has_a_run_that_waits_for_its_retry(stage: Stage) -> None:
     run = stage.send("postponed", "postponed")
     stage.project.wait_records(1, "postponed")
-    wait_for(lambda: stage.completions.still_running([run]), what="the worker says that it has it")
+    wait_for(lambda: stage.completions.still_running([run]), 20, what="the worker says that it has it")
     assert stage.completions.still_running([run, stage.runs["success"]]) == {run}
     assert stage.heard("postponed") == []
 

@@ -53,5 +53,5 @@ def test_a_beat_ends_though_its_signal_arrived_where_exceptions_are_ignored(
         "INSERT INTO qbeat_jobs (id, fn, schedule_kind, schedule) VALUES ('j', 'proj.tasks.record', 'interval', '1')"
     )
     beat.wait_output(r"(?s)Exception ignored in.*SystemExit")
-    wait_for(lambda: not beat.running, what="the beat ends")
+    wait_for(lambda: not beat.running, 10, what="the beat ends")
     assert beat.wait_exit() == 0

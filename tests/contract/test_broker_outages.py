@@ -268,7 +268,7 @@ def test_while_the_broker_blocks_publishers_nothing_more_is_sent(rabbit: Bench) 
         assert {(receipt.fate.value, receipt.detail) for receipt in second} == {("not sent", BLOCKED)}
     finally:
         rabbit.server._evaluate("vm_memory_monitor:set_vm_memory_high_watermark({absolute, 1000000000}).")
-    wait_for(lambda: fates(rabbit.send([run_of(row())])) == ["sent"])
+    wait_for(lambda: fates(rabbit.send([run_of(row())])) == ["sent"], 20)
     doubtful = {receipt.task_id for receipt in first if receipt.fate.value == "doubt"}
     surely_not = {receipt.task_id for receipt in [*first, *second] if receipt.fate.value == "not sent"}
     arrived = rabbit.arrived()
