@@ -51,14 +51,23 @@ class Noted:
     def __init__(self, inner: Dispatcher, clock: SystemClock) -> None:
         self._inner = inner
         self._clock = clock
-        self.late: list[float] = []
+        self.lateness: list[float] = []
+
+    def ready(self) -> str:
+        return self._inner.ready()
+
+    def incarnation(self) -> str:
+        return self._inner.incarnation()
+
+    def late(self) -> Sequence[Receipt]:
+        return self._inner.late()
 
     def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
         receipts = self._inner.send(shipments, trusted)
         now = self._clock.now_us()
         for shipment, receipt in zip(shipments, receipts, strict=True):
             if receipt.fate is Fate.SENT:
-                self.late.append((now - shipment.run.slot_us) / 1_000_000)
+                self.lateness.append((now - shipment.run.slot_us) / 1_000_000)
         return receipts
 
     def close(self) -> None:
@@ -92,7 +101,7 @@ def our_beat(app: Any, clock: SystemClock, dispatcher: Dispatcher | None = None,
     return engine
 
 
-def our_dispatcher(app: Any, instance: Callable[[], str] | str) -> CeleryDispatcher:
+def our_dispatcher(app: Any, instance: Callable[[], str]) -> CeleryDispatcher:
     return CeleryDispatcher(app, namespace="default", instance=instance)
 
 

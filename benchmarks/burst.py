@@ -15,7 +15,7 @@ from benchmarks.child import fresh
 from benchmarks.measure import Stopwatch, cpu_of
 from benchmarks.places import HOUR_US, TASK, Options, Places
 from benchmarks.tables import Table
-from celery_qbeat.jobs import run_token
+from celery_qbeat.jobs import database_id, run_token
 
 SIZES = (1_000, 10_000)
 LOOP = 1_000
@@ -23,7 +23,6 @@ DATABASES = ("postgresql", "sqlite")
 STOCK_SECONDS = 5.0
 ENDS = 1_000
 ENDS_SECONDS = 15.0
-DONE_QUEUE = "qbeat.done.default"
 
 
 def ours(url: str, broker: str, count: int, servers: list[int], **limits: int) -> dict[str, Any]:
@@ -86,16 +85,21 @@ def ends(url: str, broker: str, count: int, seconds: float) -> dict[str, Any]:
     landed, busy = count - len(engine.desk.flights), watch.cpu
     plain = _loop(app, client, LOOP, [])
     engine.close()
-    client.delete("celery", DONE_QUEUE)
+    client.delete("celery", _done_queue(url))
     return {"rate": landed / took, "cpu": busy / max(1, landed), "landed": landed, "plain": plain}
+
+
+def _done_queue(url: str) -> str:
+    return f"qbeat.done.default.{database_id(places.scalar(url, 'SELECT instance FROM qbeat_meta'))}"
 
 
 def _report_ends(app: Any, url: str) -> None:
     """What workers do when the tasks of all runs have succeeded."""
     instance = places.scalar(url, "SELECT instance FROM qbeat_meta")
+    queue = _done_queue(url)
     for task in places.scalars(url, "SELECT task_id FROM qbeat_runs"):
         kwargs = {"v": 1, "run": task, "outcome": "success", "token": run_token(instance, task)}
-        where = {"exchange": "celery_qbeat", "routing_key": DONE_QUEUE, "declare": []}
+        where = {"exchange": "celery_qbeat", "routing_key": queue, "declare": []}
         app.send_task("celery_qbeat.done", kwargs=kwargs, serializer="json", ignore_result=True, **where)
 
 

@@ -37,10 +37,10 @@ def ours(url: str, broker: str, count: int, per_second: int) -> dict[str, Any]:
     watch = Stopwatch()
     until = LEAD_S + count / per_second + GRACE_S
     ticks = 0
-    while len(noted.late) < count and watch.wall < until:
+    while len(noted.lateness) < count and watch.wall < until:
         time.sleep(engine.tick())
         ticks += 1
-    answer = _answer(noted.late, count, watch)
+    answer = _answer(noted.lateness, count, watch)
     engine.close()
     redis.Redis.from_url(broker).delete("celery")
     return {**answer, "ticks": ticks}

@@ -19,6 +19,10 @@ STALE = 1_000
 """So many stale items may be in the heap, beside as many as there are jobs, before it is cleared of them."""
 
 
+GONE_KEPT = 10_000
+"""The number of jobs that are gone and whose last slots are remembered, beside those that are there."""
+
+
 @dataclass(slots=True)
 class Entry:
     """A job that the scheduler knows, runnable or not, and its state as last read or written.
@@ -62,7 +66,7 @@ class Agenda:
         self.entries: dict[str, Entry] = {}
         self._heap: list[tuple[int, str]] = []
         self._backlog: dict[str, int] = {}
-        self._remembered = remembered or {}
+        self._remembered = dict(remembered or {})
 
     def successor(self) -> Agenda:
         """An empty agenda that remembers which slots were decided: a restored database does not know it."""
@@ -79,7 +83,7 @@ class Agenda:
     def put(self, reading: Reading, state: State | None, now: int, refusal: str = "") -> Plan | None:
         """Take in a row as it is now, with its state; the plan to be stored, or None when the stored one is right."""
         old = self.entries.get(reading.id)
-        entry = _entry(reading, self._recall(reading.id, state), now, refusal)
+        entry = _entry(reading, self._recall(reading.id, state, now), now, refusal)
         if old is not None:
             # Not `waiting`: it is decided anew, for the row may allow overlap now.
             same = entry.next_us == old.next_us
@@ -91,13 +95,14 @@ class Agenda:
         self._queue(entry)
         return _plan(entry, state, now)
 
-    def _recall(self, job_id: str, state: State | None) -> State | None:
+    def _recall(self, job_id: str, state: State | None, now: int) -> State | None:
         """The state with the newest slot and run that are remembered: the database may be an older copy."""
-        if state is None:
-            return None
         old = self.entries.get(job_id)
         known = self._remembered.get(job_id) if old is None else Decided(old.state.last_slot_us, old.state.last_run_us)
-        if known is None or known.last_slot_us is None or known.last_slot_us <= (state.last_slot_us or 0):
+        if known is None or known.last_slot_us is None:
+            return state
+        state = state or State(job_id, first_seen_us=now)
+        if known.last_slot_us <= (state.last_slot_us or 0):
             return state
         run = max(filter(None, (known.last_run_us, state.last_run_us)), default=None)
         return replace(state, last_slot_us=known.last_slot_us, last_run_us=run)
@@ -106,7 +111,13 @@ class Agenda:
         """Forget a job; its state, when it was known."""
         self._backlog.pop(job_id, None)
         entry = self.entries.pop(job_id, None)
-        return None if entry is None else entry.state
+        if entry is None:
+            return None
+        # A restored database may bring the row back.
+        self._remembered[job_id] = Decided(entry.state.last_slot_us, entry.state.last_run_us)
+        if len(self._remembered) > len(self.entries) + GONE_KEPT:
+            del self._remembered[next(iter(self._remembered))]
+        return entry.state
 
     def moved(
         self, job_id: str, next_us: int | None, now: int, *, last_run_us: int | None, last_slot_us: int | None
@@ -184,8 +195,12 @@ class Agenda:
         """It is due, but a run of its own is in flight: it leaves the heap until `wake`."""
         entry.waiting = entry.excused = True
 
+    def hold(self, entry: Entry) -> None:
+        """It is due, but its queue refuses messages: it leaves the heap until `wake`, and its grace goes on."""
+        entry.waiting = True
+
     def wake(self, job_id: str) -> None:
-        """No run of this job is in flight any more."""
+        """What this job waited for is over."""
         entry = self.entries.get(job_id)
         if entry is not None and entry.waiting:
             entry.waiting = False
@@ -265,7 +280,7 @@ def _plan(entry: Entry, state: State | None, now: int) -> Plan | None:
     entry.state = replace(
         known,
         next_run_us=entry.next_us,
-        last_slot_us=known.last_slot_us if overtaken is None else overtaken,
+        last_slot_us=max(filter(None, (known.last_slot_us, overtaken)), default=None),
         late_after_us=late,
         plan_key=key,
         problem=problem,

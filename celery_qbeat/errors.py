@@ -34,6 +34,10 @@ class SchemaError(QbeatError):
     """The database's tables are missing, of another version, or damaged."""
 
 
+class NotBound(QbeatError):
+    """The gate guards no database yet: call bind(store.instance) before hold()."""
+
+
 class Unavailable(QbeatError):
     """A server is away: nothing was done, and trying again later is right."""
 

@@ -157,6 +157,14 @@ def run_token(instance: str, task: str) -> str:
     return blake2b(task.encode(), key=instance.encode(), digest_size=12).hexdigest()
 
 
+def database_id(instance: str) -> str:
+    """The public name of a database, 16 hexadecimal digits: in the lock's key, the queue of ends and the log.
+
+    Not the instance itself: whoever knows that can make the token of any run.
+    """
+    return blake2b(b"database", key=instance.encode(), digest_size=8).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class RowRules:
     """What the settings say about rows."""

@@ -31,6 +31,10 @@ OVERTAKEN_DETAIL = "the row changed before this slot, and any later one, was dec
 """A `MISSED` run with this detail stands for every slot of the old definition from its own on."""
 
 
+REMEMBERED_DETAIL = "perhaps sent; the beat that knew it remembers it, but an older copy of the database does not"
+"""An `IN_DOUBT` run with this detail stands for the slots that were decided before a backup was restored."""
+
+
 @dataclass(frozen=True, slots=True)
 class Moment:
     """What all decisions of a tick share. Slots before `serving_since_us` passed while nobody was dispatching."""
@@ -166,11 +170,25 @@ def decide(due: Due, moment: Moment) -> Claim | None:
     return _decide_newest(due, moment)
 
 
-def by_hand(job_id: str, job: Job | None, asked_us: int, *, busy: bool, refusal: str, moment: Moment) -> Claim:
+def by_hand(
+    job_id: str,
+    job: Job | None,
+    asked_us: int,
+    *,
+    busy: bool,
+    refusal: str,
+    moment: Moment,
+    remembered: bool = False,
+) -> Claim:
     """A run that somebody asked for: its slot is the asking's instant, and it leaves the plan alone.
 
-    `job` None: the row is bad, `refusal` says why.
+    `job` None: the row is bad, `refusal` says why. `remembered`: the request was answered before; that it is here again
+    is due to an older copy of the database.
     """
+    if remembered:
+        name = task_id(moment.instance, job_id, asked_us)
+        run = Run(job_id, asked_us, name, Verdict.IN_DOUBT, detail=f"by hand: {REMEMBERED_DETAIL}")
+        return Claim(job_id, None, None, None, (run,))
     if job is None or refusal:
         run = Run(
             job_id,
@@ -195,27 +213,40 @@ def overtaken(job_id: str, slot: int, next_us: int | None, moment: Moment) -> Cl
     return Claim(job_id, None, slot, next_us, (run,))
 
 
-def _oldest_undecided(due: Due, moment: Moment) -> int | None:
+def _decided_before(due: Due, moment: Moment) -> tuple[int | None, list[Run]]:
     """The oldest due slot that wants a verdict: not before the job was there, and behind the newest decided one.
 
-    The plan in the database may be older: the clock stepped back and came forward again, or a backup was restored. When
-    either instant lies in the future, the clock is behind: then the job goes on by the clock as it is.
+    The plan in the database may be older: the clock stepped back and came forward again, or a backup was restored. Then
+    the decided slots get a line in the ledger, which holds only if they have none there. When one of the two instants
+    lies in the future, the clock is behind: then the job goes on by the clock as it is.
     """
-    oldest, schedule = due.expected_us, due.job.schedule
+    oldest, schedule, last = due.expected_us, due.job.schedule, due.last_slot_us
     if not due.fresh and oldest < due.first_seen_us <= moment.now_us and schedule.kind != "once":
         oldest = max(oldest, schedule.first(due.first_seen_us) or oldest)
-    if due.last_slot_us is not None and oldest <= due.last_slot_us <= moment.now_us:
-        return schedule.next_after(due.last_slot_us)
-    return oldest
+    if last is None or not oldest <= last <= moment.now_us:
+        return oldest, []
+    newest = schedule.latest(last)
+    known = [] if newest is None or newest < oldest else [_remembered(due.job, newest, oldest, moment)]
+    return schedule.next_after(last), known
+
+
+def _remembered(job: Job, slot: int, oldest: int, moment: Moment) -> Run:
+    return _run(job, slot, Verdict.IN_DOUBT, moment, _older(job, oldest, slot), REMEMBERED_DETAIL)
 
 
 def _decide_relative(due: Due, moment: Moment) -> Claim:
     job, slot, now = due.job, due.expected_us, moment.now_us
+    known: list[Run] = []
     if due.last_run_us is not None and slot <= due.last_run_us <= now:
         # The plan is older than the last run: of a restored backup, or of a clock that was behind.
-        later = job.schedule.after_run(due.last_run_us, due.last_run_us)
+        reached = due.last_run_us
+        if due.last_slot_us is not None and slot <= due.last_slot_us <= now:
+            known = [_remembered(job, due.last_slot_us, due.last_slot_us, moment)]
+            reached = max(reached, due.last_slot_us)
+        later = job.schedule.after_run(reached, reached)
         if later is None or later > now:
-            return Claim(job.id, job.rev, slot, bounded(job, later))
+            return Claim(job.id, job.rev, slot, bounded(job, later), tuple(known))
+        slot = later
     if not due.fresh and due.first_seen_us <= now:
         slot = max(slot, due.first_seen_us)
     following = bounded(job, job.schedule.after_run(slot, now))
@@ -228,18 +259,18 @@ def _decide_relative(due: Due, moment: Moment) -> Claim:
         run = _missed(job, slot, moment, _grace_reason(job))
     else:
         run = _run(job, slot, Verdict.CLAIMED, moment)
-    return Claim(job.id, job.rev, due.expected_us, following, (run,))
+    return Claim(job.id, job.rev, due.expected_us, following, (*known, run))
 
 
 def _decide_newest(due: Due, moment: Moment) -> Claim:
-    job, schedule, oldest = due.job, due.job.schedule, _oldest_undecided(due, moment)
+    job, schedule = due.job, due.job.schedule
+    oldest, runs = _decided_before(due, moment)
     until = moment.now_us if job.end_us is None else min(moment.now_us, job.end_us)
     newest = schedule.latest(until)
     if newest is None or oldest is None or newest < oldest:
         # All are decided; or the zone's rules changed under a planned slot, and it is no slot any more.
-        return Claim(job.id, job.rev, due.expected_us, slot_from_now(job, None, moment.now_us))
+        return Claim(job.id, job.rev, due.expected_us, slot_from_now(job, None, moment.now_us), tuple(runs))
     following = bounded(job, schedule.next_after(newest))
-    runs: list[Run] = []
     cutoff = moment.serving_since_us
     if job.catch_up == "skip" and not due.refusal and _since(due, oldest) < cutoff:
         last = newest if newest < cutoff else schedule.latest(cutoff - 1)
@@ -266,9 +297,8 @@ def _newest_run(due: Due, slot: int, collapsed: int, moment: Moment) -> Run:
 
 def _decide_each(due: Due, moment: Moment) -> Claim:
     job = due.job
-    runs: list[Run] = []
-    sends = 0
-    slot = bounded(job, _oldest_undecided(due, moment))
+    oldest, runs = _decided_before(due, moment)
+    slot, sends = bounded(job, oldest), 0
     while slot is not None and slot <= moment.now_us and len(runs) < PASS_LIMIT and sends < CLAIM_LIMIT:
         if _past_grace(due, slot, moment):
             runs.append(_missed(job, slot, moment, _grace_reason(job)))

@@ -44,8 +44,21 @@ class Lease:
 class Gate(Protocol):
     """Decides who tries to dispatch. It never decides who may: that is the epoch's and the ledger's part."""
 
+    def bind(self, instance: str) -> None:
+        """Guard this database: called with the store's instance before `hold`.
+
+        With another instance than before, the old lock is given back and the next `hold` is a new acquisition, with a
+        new term. Does not raise when the server is away.
+        """
+
     def hold(self) -> Lease | None:
-        """Acquire or renew; None when another holds it or the server is away. Never raises for a lost lock."""
+        """Acquire or renew; None when another holds it or the server is away. Never raises for a lost lock.
+
+        Raises NotBound before the first `bind`.
+        """
+
+    def reason(self) -> str:
+        """For the log: why the last `hold` returned None, such as "another beat is the writer"."""
 
     def yield_(self) -> None:
         """Give the lock back because a newer epoch exists, and do not take it again before another had it."""
@@ -151,6 +164,16 @@ class Store(Protocol):
     def close(self) -> None:
         """Give connections back. Never raises."""
 
+    def limit_waits(self, seconds: float) -> None:
+        """From now on no call waits longer than this for the server: the process is ending.
+
+        A signal handler may call it in the middle of another call, which is shortened, too. Once a call has waited in
+        vain, the server is not asked for a new connection any more.
+
+        Args:
+            seconds: how long a call may wait; of a call in progress, from now on.
+        """
+
     def describe(self) -> str:
         """For the log: the database URL with its password hidden."""
 
@@ -161,10 +184,11 @@ class Store(Protocol):
     def clock_us(self) -> int | None:
         """The database's own clock, in microseconds since the epoch; None where it is this machine's clock."""
 
-    def take_epoch(self, holder: str, now_us: int, above: int = 0) -> int:
+    def take_epoch(self, holder: str, now_us: int, known: int = 0, above: int = 0) -> int:
         """Become the writer: claims under older epochs fail from now on.
 
-        Returns the new epoch: the last one + 1, or more when a batch or `above` has a higher one already.
+        Returns the new epoch: the last one + 1, or more when a batch or `above` has a higher one already. Raises Fenced
+        when the last one is below `known`: an older copy of the database was restored.
         """
 
     def beat(self, epoch: int, now_us: int) -> None:
@@ -246,28 +270,61 @@ class Shipment:
 
 
 class Fate(Enum):
-    """What happened to a shipment: only `NOT_SENT` may be sent again without harm."""
+    """What happened to a shipment. Only `NOT_SENT` and `REFUSED` may be sent again without harm.
+
+    `NOT_SENT`: the broker as a whole took nothing more. `REFUSED`: its queue refused it and the broker serves other
+    queues. `UNCONFIRMED`: written, and the broker may still confirm it; `Dispatcher.late` tells. `BAD`: this payload
+    can never be published.
+    """
 
     SENT = "sent"
     NOT_SENT = "not sent"
+    REFUSED = "refused"
+    UNCONFIRMED = "unconfirmed"
     DOUBT = "doubt"
     BAD = "bad"
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
+    """What happened to one shipment, and why. `queue`: the queue that refused it, for `REFUSED` only."""
+
     task_id: str
     fate: Fate
     detail: str = ""
+    queue: str = ""
 
 
 class Dispatcher(Protocol):
     """Publishes. It never raises for one bad payload and never sends anything twice."""
 
+    def ready(self) -> str:
+        """Why nothing can be sent now; empty when the broker answers.
+
+        Connects if needed and asks the broker: one round trip, plus those of a new connection. Returns within the time
+        limits of a connection, about four seconds for each address of the broker.
+        """
+
+    def incarnation(self) -> str:
+        """Which memory the broker has: a text that changes when the broker may have lost messages.
+
+        Asks the broker like `ready`. Compare it only with earlier answers of the same dispatcher, and skip empty ones:
+        the broker is away, or a kind of broker that cannot tell. A change does not prove a loss: a run is lost when
+        no worker and no queue has it.
+        """
+
     def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
-        """One receipt for each shipment, in order. Stops publishing at the first lost connection or when `trusted()`
-        turns false; what follows is `NOT_SENT`. `BAD`: this payload cannot be published at all. `detail` is empty only
-        for `SENT` and where trust ended."""
+        """Publish each shipment and return one receipt for each, in order.
+
+        Publishing stops at the first lost connection and when `trusted()` turns false; what follows is `NOT_SENT`.
+        `detail` is empty only for `SENT` and where trust ended.
+        """
+
+    def late(self) -> Sequence[Receipt]:
+        """What became of `UNCONFIRMED` shipments since the last call. Never waits for the broker.
+
+        `SENT`, or `REFUSED` and `NOT_SENT` (the broker did not take it), or `DOUBT` (the connection was lost).
+        """
 
     def close(self) -> None:
         """Give connections back. Never raises."""

@@ -6,6 +6,7 @@ Names are compared exactly, code point for code point: no case folding, no trimm
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from celery_qbeat.jobs import Job, Worker
 
@@ -21,6 +22,40 @@ BUILTIN_PRUNE = "_builtin.prune"
 
 TRUSTED = frozenset({(BUILTIN_PRUNE, BUILTIN_PRUNE)})
 """The (id, fn) pairs of the rows that the scheduler seeds itself."""
+
+RESERVED_QUEUES = {"unacked": "kombu", "unacked_index": "kombu", "unacked_mutex": "kombu", "celeryev": "Celery"}
+"""Keys of kombu in Redis, and the exchange of Celery's events; and whose they are."""
+
+RESERVED_PREFIXES = {
+    "_kombu.": "kombu",
+    "amq.": "RabbitMQ",
+    "celeryev.": "Celery",
+    "celery-task-meta-": "Celery",
+    "celery-taskset-meta-": "Celery",
+    "qbeat.": "celery_qbeat",
+    "qbeat:": "celery_qbeat",
+}
+
+PIDBOX_SUFFIX = ".pidbox"
+"""Queues of workers' remote control."""
+
+PRIORITY_SEPARATOR = "\x06\x16"
+"""kombu joins a queue's name and a priority with this to the name of a key in Redis."""
+
+
+@lru_cache(maxsize=1024)
+def reserved_queue(name: str) -> str:
+    """Why no job may send to the queue `name`, whatever the broker; empty when it may.
+
+    A message in such a place would destroy what kombu, Celery, RabbitMQ or this scheduler keeps there.
+    """
+    by_prefix = (owner for prefix, owner in RESERVED_PREFIXES.items() if name.startswith(prefix))
+    owner = RESERVED_QUEUES.get(name) or next(by_prefix, "")
+    if PRIORITY_SEPARATOR in name:
+        owner = "kombu"
+    elif name.endswith(PIDBOX_SUFFIX):
+        owner = "Celery"
+    return f"queue: {name!r} is reserved by {owner}; choose another name" if owner else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +95,10 @@ class Privileges:
         return ""
 
     def refused_queue(self, queue: str | None, scope: Worker) -> str:
+        """Why a job may not send to its own `queue`, or to that of its scope; empty when it may."""
+        wanted = queue or scope.queue
+        if wanted and (reserved := reserved_queue(wanted)):
+            return reserved
         if queue is None or queue == scope.queue:
             return ""
         allowed = frozenset(scope.queues) if scope.queues else self.queues

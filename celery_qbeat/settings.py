@@ -56,7 +56,11 @@ class Settings(BaseModel):
         str | None, Field(min_length=1, description="where the writer's lock lives; None: standalone, one beat")
     ] = None
     namespace: Annotated[
-        str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="keeps clusters apart that share a Redis or a broker")
+        str,
+        Field(
+            pattern=r"^[A-Za-z0-9_.-]{1,64}$",
+            description="groups beats in the names of keys and queues; each database has its own within it",
+        ),
     ] = "default"
     lock_ttl: Annotated[Seconds, Field(description="seconds until the lock of a dead writer is free")] = 10.0
     poll_interval: Annotated[

@@ -14,7 +14,7 @@ from kombu.transport.memory import Channel as MemoryChannel
 
 from tests import clock
 from tests.celeryproc import Project
-from tests.servers import MariaDB, PostgreSQL, RabbitMQ, Redis, Server, ServerMissing
+from tests.servers import MariaDB, PgBouncer, PostgreSQL, RabbitMQ, Redis, Server, ServerMissing
 
 S = TypeVar("S", bound=Server)
 _PROJECTS = pytest.StashKey[list[Project]]()
@@ -141,6 +141,13 @@ def own_postgres() -> Iterator[Callable[..., PostgreSQL]]:
     """`own_postgres(*settings)` starts a PostgreSQL that the test may freeze and kill."""
     with ExitStack() as stack:
         yield lambda *options, **more: stack.enter_context(_start(PostgreSQL, *options, **more))
+
+
+@pytest.fixture
+def own_pgbouncer() -> Iterator[Callable[..., PgBouncer]]:
+    """`own_pgbouncer(server, *lines)` starts a PgBouncer before a PostgreSQL, with transaction pooling."""
+    with ExitStack() as stack:
+        yield lambda *options, **more: stack.enter_context(_start(PgBouncer, *options, **more))
 
 
 @pytest.fixture

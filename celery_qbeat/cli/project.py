@@ -95,6 +95,11 @@ class Project:
         self._look(making=True)
         return self.telling(lambda: self.store.link.write(work))
 
+    def instance(self) -> str:
+        """The identity of the tables. Raises Unavailable and SchemaError."""
+        found = self.read(schema.identity)
+        return "" if found is None else found.instance
+
     def check(self) -> None:
         """All that a beat checks at its start. Raises SchemaError; makes no tables."""
         store = build_store(self.settings.model_copy(update={"create_tables": False}))

@@ -14,6 +14,7 @@ from celery_qbeat.cli.project import SILENT_US, Project
 from celery_qbeat.conditions import Condition
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.gates import Beat, Holding, RedisGate
+from celery_qbeat.jobs import database_id
 from celery_qbeat.stores import reports
 from celery_qbeat.stores.reports import Leader, Open
 from celery_qbeat.wiring import build_gate
@@ -34,12 +35,13 @@ def status_command(project: Project, as_json: bool) -> None:
     leader = project.read(reports.leader)
     work = project.read(reports.open_work)
     counted = Counter(standing.condition for _, standing in standings(project))
-    lock, away = _lock(project)
+    instance = project.instance()
+    lock, away = _lock(project, instance)
     now = project.clock.now_us()
     if as_json:
-        output.dump(_data(leader, work, counted, lock, away, now))
+        output.dump({"database_id": database_id(instance), **_data(leader, work, counted, lock, away, now)})
     else:
-        output.facts(_facts(project, leader, work, counted, lock, away, now))
+        output.facts([*_database(project, instance), *_facts(leader, work, counted, lock, away, now)])
     finish(not away)
 
 
@@ -74,11 +76,17 @@ def alive(leader: Leader, now: int) -> bool:
     return True
 
 
-def _lock(project: Project) -> tuple[Lock | None, str]:
+def _database(project: Project, instance: str) -> list[tuple[str, output.Cell]]:
+    """Where the tables are, and the name that the log of beats on the same Redis has for them."""
+    return [("database", project.store.describe()), ("database id", database_id(instance))]
+
+
+def _lock(project: Project, instance: str) -> tuple[Lock | None, str]:
     """What Redis says of the lock, and why it cannot say it; nothing when there is no lock."""
     gate = build_gate(project.settings, project.settings.poll_interval, "status", project.clock)
     if not isinstance(gate, RedisGate):
         return None, ""
+    gate.bind(instance)
     try:
         return (gate.holding(), gate.beats()), ""
     except Unavailable as error:
@@ -88,7 +96,6 @@ def _lock(project: Project) -> tuple[Lock | None, str]:
 
 
 def _facts(
-    project: Project,
     leader: Leader,
     work: Open,
     counted: Counter[Condition],
@@ -97,7 +104,6 @@ def _facts(
     now: int,
 ) -> list[tuple[str, output.Cell]]:
     facts: list[tuple[str, output.Cell]] = [
-        ("database", project.store.describe()),
         ("writer", beat_sentence(leader, now)),
     ]
     if away:
@@ -126,6 +132,8 @@ def _held(holding: Holding | None) -> str:
     if holding is None:
         return "nobody holds it"
     who = holding.holder or "a beat that is not listed"
+    if holding.left_s is None:
+        return f"{who} holds it, without an end: no beat made this lock, delete its key"
     return f"{who} holds it, for {holding.left_s:.1f} s more unless it renews"
 
 

@@ -13,10 +13,22 @@ from typing import Any, cast
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import virtual
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from celery_qbeat.jobs import database_id
 
 TIMEOUT_S = 2.0
 
+SENTINEL_TIMEOUT_S = 0.5
+"""Seconds that a sentinel which does not answer costs a new connection."""
+
 DONE_TASK = "celery_qbeat.done"
+
+DONE_PREFIX = "qbeat.done."
+
+MOST_NAME = 80
+"""Characters in the name of a queue: what the strictest broker (Amazon SQS) allows."""
 
 LOCAL = frozenset({"filesystem", "memory"})
 
@@ -80,7 +92,14 @@ def _bounds(driver: str, options: dict[str, Any]) -> dict[str, Any]:
     if driver == "redis":
         # redis-py itself would send a command a second time after a timeout, and the task with it.
         names = ("socket_timeout", "socket_connect_timeout")
-        return {"retry_on_timeout": False, **{name: at_most(name) for name in names}}
+        sentinel: dict[str, Any] = {**(options.get("sentinel_kwargs") or {}), "retry": Retry(NoBackoff(), 0)}
+        sentinel |= {name: min(sentinel.get(name) or TIMEOUT_S, SENTINEL_TIMEOUT_S) for name in names}
+        return {
+            "retry_on_timeout": False,
+            **{name: at_most(name) for name in names},
+            # redis-py would ask a sentinel that does not answer four times, with pauses, before it asks the next one.
+            "sentinel_kwargs": sentinel,
+        }
     if driver == "amqp":
         # Confirms are waited for by the dispatcher, for many messages together.
         return {"confirm_publish": False, **{name: at_most(name) for name in ("read_timeout", "write_timeout")}}
@@ -95,22 +114,41 @@ class Address:
     key: str
 
 
-def done_address(connection: Any, namespace: str) -> Address | None:
-    """The address of ends on this kind of broker; None where a worker could not reach it.
+def done_exchange(connection: Any) -> str | None:
+    """The exchange for the ends of runs on this kind of broker; None where a worker could not reach it.
 
     Never by `queue=`: with a worker that creates no missing queues, or creates them with arguments, that turned
     the success of a user's task into a failure. On AMQP `amq.direct` always exists. Other transports keep their
     exchanges by themselves; those that keep them in the memory of each process cannot lead from a worker to us.
     """
-    key = f"qbeat.done.{namespace}"
     transport = connection.transport
     if transport.driver_type == "amqp":
-        return Address("amq.direct", key)
+        return "amq.direct"
     channel = getattr(transport, "Channel", None)
     if not isinstance(channel, type) or not issubclass(channel, virtual.Channel):
         return None
     shared = channel.get_table is not virtual.Channel.get_table or transport.driver_type == "memory"
-    return Address("celery_qbeat", key) if shared else None
+    return "celery_qbeat" if shared else None
+
+
+def done_address(connection: Any, namespace: str, instance: str) -> Address | None:
+    """The address of the ends of this database's runs; None on a broker that cannot carry them.
+
+    The queue is `qbeat.done.<namespace>.<database id>`, so two databases never read each other's ends, whatever their
+    namespaces are. A long namespace is cut: the name has 80 characters at most, and only letters, digits, `_`, `-` and
+    `.`, which every broker takes.
+    """
+    exchange = done_exchange(connection)
+    if exchange is None:
+        return None
+    identity = f".{database_id(instance)}"
+    return Address(exchange, f"{DONE_PREFIX}{namespace}"[: MOST_NAME - len(identity)] + identity)
+
+
+def old_done_address(connection: Any, namespace: str) -> Address | None:
+    """The address of ends in the messages of older versions, which all databases of a namespace shared."""
+    exchange = done_exchange(connection)
+    return None if exchange is None else Address(exchange, f"{DONE_PREFIX}{namespace}")
 
 
 def done_queue(address: Address) -> Any:

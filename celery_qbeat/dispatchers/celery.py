@@ -10,40 +10,60 @@ from celery import signals
 from celery_qbeat.dispatchers import broker
 from celery_qbeat.dispatchers.confirms import ConfirmWire
 from celery_qbeat.dispatchers.letters import Ends, Letter, Writer
-from celery_qbeat.dispatchers.wires import RedisWire, Wire, text
+from celery_qbeat.dispatchers.redis_wire import RedisWire
+from celery_qbeat.dispatchers.wires import Wire, text
 from celery_qbeat.ports import Fate, Receipt, Shipment
 
 
 class CeleryDispatcher:
     """Sends like `app.send_task`, over a connection of its own that never waits long and tries nothing twice.
 
-    `namespace`: of the queue by which workers report ends. `instance`: of the store, or a function that tells it once
-    the store is open. `link_ends=False`: messages without callbacks; then only leases and a result backend tell of
-    ends.
+    `namespace` and `instance` name the queue by which workers report ends, see `broker.done_address`; `instance` is a
+    function because the store knows it only once it is open. `link_ends=False`: messages without callbacks; then only
+    leases and a result backend tell of ends.
     """
 
-    def __init__(self, app: Any, *, namespace: str, instance: str | Callable[[], str], link_ends: bool = True) -> None:
+    def __init__(self, app: Any, *, namespace: str, instance: Callable[[], str], link_ends: bool = True) -> None:
         self._app = app
         self._instance = instance
         self._namespace = namespace
         self._link_ends = link_ends
         self._wire: Wire | None = None
         self._writer: Writer | None = None
+        self._linked_instance = ""
+        self._just_asked = False
 
     @property
     def ends(self) -> bool:
         """Whether workers can report the ends of runs over this kind of broker."""
-        return broker.done_address(self._app.connection_for_write(), self._namespace) is not None
+        return broker.done_exchange(self._app.connection_for_write()) is not None
+
+    def ready(self) -> str:
+        """See `ports.Dispatcher`. Redis must also be able to write, and RabbitMQ must not block publishers."""
+        wire, _ = self._opened(probe=True)
+        self._just_asked = wire.trouble == ""
+        return wire.trouble
+
+    def incarnation(self) -> str:
+        """See `ports.Dispatcher`.
+
+        On Redis: the server's `run_id` and a key of ours that vanishes with its data (`FLUSHALL`, an empty restart). On
+        RabbitMQ: the number of connections made and of queues found missing, as the server does not say more.
+        """
+        if self.ready():
+            return ""
+        return "" if self._wire is None else self._wire.incarnation
 
     def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
         """See `ports.Dispatcher`. A NOT_SENT without a detail means lost trust.
 
         When a connection is lost while several letters are under way (up to 20 on Redis, 50 on RabbitMQ), those that
-        the broker did not confirm are in `DOUBT`.
+        the broker did not answer are in `DOUBT`.
         """
         if not shipments:
             return []
-        wire, writer = self._opened()
+        wire, writer = self._opened(probe=not self._just_asked)
+        self._just_asked = False
         # A receiver of these signals expects that the message is out by then.
         watched = signals.after_task_publish.receivers or signals.task_sent.receivers
         size = 1 if watched and isinstance(wire, RedisWire) else wire.window
@@ -52,28 +72,36 @@ class CeleryDispatcher:
             receipts.extend(self._send_some(wire, writer, shipments[start : start + size], trusted))
         return receipts
 
+    def late(self) -> Sequence[Receipt]:
+        """See `ports.Dispatcher`. Redis and RabbitMQ answer late when they hung or were blocked."""
+        return [] if self._wire is None else self._wire.late()
+
     def close(self) -> None:
         """Give the connection back. Never raises."""
         if self._wire is not None:
             self._wire.close()
             self._wire = None
+        self._just_asked = False
 
     def describe(self) -> str:
         return broker.describe(self._app.connection_for_write())
 
-    def _opened(self) -> tuple[Wire, Writer]:
-        if self._wire is None or self._writer is None:
+    def _opened(self, *, probe: bool) -> tuple[Wire, Writer]:
+        instance = self._instance()
+        if self._wire is None or self._writer is None or self._linked_instance != instance:
+            self.close()
             connection = broker.connect(self._app.connection_for_write)
-            address = broker.done_address(connection, self._namespace) if self._link_ends else None
+            address = broker.done_address(connection, self._namespace, instance) if self._link_ends else None
             self._writer = Writer(self._app, Ends(self._app, address) if address is not None else None)
+            self._linked_instance = instance
             self._wire = _wire(self._app, connection)
-        self._wire.open()
+        self._wire.open(probe=probe)
         return self._wire, self._writer
 
     def _send_some(
         self, wire: Wire, writer: Writer, shipments: Sequence[Shipment], trusted: Callable[[], bool]
     ) -> list[Receipt]:
-        instance = self._instance if isinstance(self._instance, str) else self._instance()
+        instance = self._instance()
         letters: list[Letter] = []
         receipts: dict[str, Receipt] = {}
         for shipment in shipments:

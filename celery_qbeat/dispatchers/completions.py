@@ -12,6 +12,7 @@ from celery_qbeat.dispatchers import broker
 from celery_qbeat.dispatchers.done import NotOurs, read_done
 from celery_qbeat.dispatchers.inbox import Inbox, Taken, inbox_of
 from celery_qbeat.dispatchers.inquiry import who_has
+from celery_qbeat.dispatchers.old_queue import OldQueue
 from celery_qbeat.dispatchers.results import Results
 from celery_qbeat.dispatchers.wires import text
 from celery_qbeat.jobs import Verdict
@@ -27,20 +28,25 @@ DECLARE_S = 5.0
 
 
 class CeleryCompletions:
-    """Reads the queue `qbeat.done.<namespace>`, only when asked.
+    """Reads the queue of ends of one database, only when asked, and what older versions left in theirs.
 
     Not a consumer: to one that froze, the broker would go on to deliver messages that its successor waits for.
-    `instance` is that of the store, or a function that tells it once the store is open. Connects on first use.
+    `namespace` and `instance` name the queue, see `broker.done_address`; `instance` is a function because the store
+    knows it only once it is open. Connects on first use.
     """
 
-    def __init__(self, app: Any, *, namespace: str, instance: str | Callable[[], str]) -> None:
+    def __init__(self, app: Any, *, namespace: str, instance: Callable[[], str]) -> None:
         self._app = app
         self._namespace = namespace
         self._instance = instance
         self._results = Results(app)
         self._connection: Any = None
         self._queue: Any = None
+        self._queue_name = ""
         self._inbox: Inbox | None = None
+        self._old: OldQueue | None = None
+        self._old_refused = False
+        self._reads_for = ""
         self._unacked: list[Taken] = []
         self._away = False
         self._mute = False
@@ -70,6 +76,7 @@ class CeleryCompletions:
                 if time.monotonic() >= until:
                     break
             inbox.end()
+            ends += self._take_old(until)
         except lost as error:
             self._lose(error)
         self._tell_dropped()
@@ -79,10 +86,13 @@ class CeleryCompletions:
         """All that `take` gave is safe in the database. What cannot be acknowledged comes again, which is harmless."""
         waiting, self._unacked = self._unacked, []
         self._asked = time.monotonic()
-        if not waiting or self._inbox is None:
+        if self._inbox is None:
             return
         try:
-            self._inbox.ack(waiting)
+            if waiting:
+                self._inbox.ack(waiting)
+            if self._old is not None:
+                self._old.ack()
         except (*broker.lost(self._connection), *self._connection.channel_errors) as error:
             self._lose(error)
 
@@ -111,23 +121,30 @@ class CeleryCompletions:
 
     def close(self) -> None:
         """Give connections back. Never raises. What was taken and not acknowledged comes again."""
+        self._disconnect()
+        self._results.close()
+
+    # ------------------------------------------------------------------
+
+    def _disconnect(self) -> None:
         self._unacked.clear()
-        self._queue = self._inbox = None
+        self._queue = self._inbox = self._old = None
         if self._connection is not None:
             connection, self._connection = self._connection, None
             try:
                 connection.release()
             except (*broker.lost(connection), *connection.channel_errors):
                 connection.collect(0.1)
-        self._results.close()
-
-    # ------------------------------------------------------------------
 
     def _ready(self) -> Inbox | None:
         """The open queue, or None; connects and declares it when that is due."""
         now = self._asked = time.monotonic()
         if self._mute or (self._queue is None and now < self._connect_again):
             return None
+        if self._reads_for != self._instance():
+            # At the start, and when a backup with another identity was restored.
+            self._disconnect()
+            self._reads_for = self._instance()
         if self._connection is None:
             self._connection = broker.connect(self._app.connection_for_read)
         try:
@@ -142,7 +159,7 @@ class CeleryCompletions:
         return self._inbox
 
     def _open(self) -> None:
-        address = broker.done_address(self._connection, self._namespace)
+        address = broker.done_address(self._connection, self._namespace, self._reads_for)
         if address is None:
             self._mute = True
             log.warning(
@@ -152,9 +169,21 @@ class CeleryCompletions:
             )
             return
         broker.open_(self._connection)
+        self._queue_name = address.key
         self._queue = broker.done_queue(address)(self._connection.default_channel)
         self._inbox = inbox_of(self._connection, self._queue)
         self._declare_again = float("-inf")
+        old = broker.old_done_address(self._connection, self._namespace)
+        self._old = None if old is None or self._old_refused else OldQueue(self._connection, old)
+
+    def _take_old(self, until: float) -> Sequence[End]:
+        """Ends in the queue of older versions. What goes wrong there must not stop the reading of our own queue."""
+        try:
+            return self._old.take(self._reads_for, until) if self._old is not None else ()
+        except self._connection.channel_errors as error:
+            log.warning("completions: the queue of older versions is not read any more: %s", text(error))
+            self._old, self._old_refused = None, True
+            return ()
 
     def _next(self, inbox: Inbox, lost: tuple[type[BaseException], ...]) -> Taken | None:
         """The next message, None when there is none; what is no message at all is dropped."""
@@ -168,7 +197,7 @@ class CeleryCompletions:
 
     def _read(self, inbox: Inbox, taken: Taken) -> End | None:
         try:
-            end = read_done(taken.message, self._instance if isinstance(self._instance, str) else self._instance())
+            end = read_done(taken.message, self._reads_for)
         except NotOurs as error:
             self._drop(error)
             inbox.reject(taken)
@@ -192,9 +221,9 @@ class CeleryCompletions:
         now = time.monotonic()
         if self._dropped and now >= self._tell_dropped_again:
             log.warning(
-                "completions: dropped %d message(s) in qbeat.done.%s that did not come from a run of ours",
+                "completions: dropped %d message(s) in %s that did not come from a run of ours",
                 self._dropped,
-                self._namespace,
+                self._queue_name,
             )
             self._dropped, self._tell_dropped_again = 0, now + TELL_S
 
@@ -203,7 +232,7 @@ class CeleryCompletions:
         if self._queue is not None:
             # kombu would try to put back what is unacknowledged, and wait for the same dead server once more.
             self._queue.channel.do_restore = False
-            self._queue = self._inbox = None
+            self._queue = self._inbox = self._old = None
         now = time.monotonic()
         # A broker that hangs costs every attempt its time limit: then the pauses are longer.
         self._connect_again = now + PAUSE_S + PAUSES_PER_WAIT * (now - self._asked)

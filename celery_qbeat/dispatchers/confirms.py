@@ -14,24 +14,53 @@ from celery_qbeat.ports import Fate, Receipt
 
 BLOCKED = "the broker has blocked publishers (an alarm for memory or disk)"
 
+BLOCKED_WAIT_S = 0.2
+"""Seconds to wait for the confirms of messages that a broker took before it blocked this connection."""
+
+BLOCKED_LIMIT_S = 600.0
+"""Seconds until an unconfirmed message of a broker that said that it blocks is in doubt: the connection may be dead by
+then, and nobody would say so."""
+
+SURE_S = 1.0
+"""Seconds after a confirm in which a window may be full at once. A broker says that it blocks when it is sent a
+message, not before: so the first message after a pause goes alone."""
+
 
 class ConfirmWire(Wire):
     """Publishes a window of letters and then waits for the broker's confirms, all together.
 
     Only letters that go straight into a queue share a window: the error for any other, such as a missing exchange,
-    closes the channel and would leave its neighbours in doubt.
+    closes the channel and would leave its neighbours in doubt. Letters that the broker does not confirm in time are
+    `UNCONFIRMED`: the connection is kept, nothing else is sent, and `late` tells of them.
     """
 
     window = 50
 
     def __init__(self, app: Any, connection: Any) -> None:
         super().__init__(app, connection)
+        self._amqp: Any = None
         self._number = 0
+        self._changes = 0
         self._open_numbers: dict[int, str] = {}
+        self._letters: dict[str, Letter] = {}
         self._receipts: dict[str, Receipt] = {}
+        self._late: list[Receipt] = []
+        self._unconfirmed: set[str] = set()
         self._returned: set[str] = set()
         self._current = ""
         self._blocked = False
+        self._silent_since = self._confirmed_at = float("-inf")
+
+    def open(self, *, probe: bool = True) -> None:
+        if self._unconfirmed:
+            self._take_answers()
+        if self._unconfirmed:
+            self.trouble = self._silence()
+            blocked_for = time.monotonic() - self._silent_since if self._blocked else 0.0
+            if blocked_for > BLOCKED_LIMIT_S or (not self._blocked and self._hopeless(self._silent_since)):
+                self._lose(TimeoutError(self.trouble))
+            return
+        super().open(probe=probe)
 
     def carry(self, letters: Sequence[Letter], trusted: Trust) -> list[Receipt]:
         self._receipts = {}
@@ -39,6 +68,14 @@ class ConfirmWire(Wire):
             self._carry_one(letter, trusted)
         self._settle()
         return [self._receipts[letter.task_id] for letter in letters]
+
+    def late(self) -> list[Receipt]:
+        if self._unconfirmed:
+            self._take_answers()
+        late, self._late = self._late, []
+        return late
+
+    # ---------------------------------------------------------------- the connection
 
     def _current_channel(self) -> Any:
         if self._channel is not None and self._channel.is_open:
@@ -49,17 +86,21 @@ class ConfirmWire(Wire):
         if self._blocked:
             with suppress(TimeoutError):
                 self._connection.drain_events(timeout=0.01)
-        if self._blocked:
-            self.trouble = BLOCKED
-        else:
+        if not self._blocked:
             # Harmless when repeated, and answered by the broker.
             self._channel.confirm_select()
+        elif time.monotonic() > self._silent_since + BLOCKED_LIMIT_S:
+            self._lose(TimeoutError(BLOCKED))
+        else:
+            self.trouble = BLOCKED
 
     def _adopt(self, channel: Any) -> None:
         self._number = 0
-        self._open_numbers.clear()
         super()._adopt(channel)
         amqp = self._connection.connection
+        if amqp is not self._amqp:
+            self._amqp, self._blocked = amqp, False
+            self._may_have_lost()
         amqp.on_blocked = self._on_blocked
         amqp.on_unblocked = self._on_unblocked
         channel.events["basic_ack"].add(self._on_ack)
@@ -78,8 +119,20 @@ class ConfirmWire(Wire):
 
         channel.basic_publish = numbered
 
+    def _may_have_lost(self) -> None:
+        """The server restarted, or somebody deleted a queue."""
+        self._changes += 1
+        self.incarnation = f"{id(self)}.{self._changes}"
+
+    def _lose(self, error: BaseException) -> None:
+        super()._lose(error)
+        self._doubt_the_rest(self.trouble)
+
+    # ---------------------------------------------------------------- letters
+
     def _carry_one(self, letter: Letter, trusted: Trust) -> None:
         alone = not letter.plain or letter.queue not in self._declared
+        alone = alone or time.monotonic() > self._confirmed_at + SURE_S
         if alone:
             self._settle()
         if self._channel is None and not self.trouble:
@@ -88,83 +141,130 @@ class ConfirmWire(Wire):
             self._receipts[letter.task_id] = unsent(letter, self.trouble)
             return
         self._current = letter.task_id
+        self._letters[letter.task_id] = letter
         try:
             self._post(letter)
         except self._lost as error:
             self._lose(error)
             if not self._reached:
-                self._receipts[letter.task_id] = unsent(letter, self.trouble)
+                self._note(unsent(letter, self.trouble))
         except Exception as error:
-            fate = Fate.DOUBT if self._reached else Fate.BAD
-            self._receipts[letter.task_id] = Receipt(letter.task_id, fate, text(error))
-            self._drop_channel_after(error)
+            if not self._reached:
+                self._note(Receipt(letter.task_id, Fate.BAD, text(error)))
+            elif not isinstance(error, self._connection.channel_errors):
+                self._note(Receipt(letter.task_id, Fate.DOUBT, text(error)))
+            if isinstance(error, self._connection.channel_errors):
+                self._doubt_the_rest(text(error))
+                self._leave_channel()
         if alone:
             self._settle()
 
     def _settle(self) -> None:
-        """Wait until the broker has answered for every letter, for a bounded time; the rest is in doubt."""
+        """Wait until the broker has answered for every letter, for a bounded time; the rest is unconfirmed."""
         deadline = time.monotonic() + TIMEOUT_S
         try:
-            while self._open_numbers and self._channel is not None:
-                self._connection.drain_events(timeout=max(0.01, deadline - time.monotonic()))
+            while self._waits() and self._channel is not None:
+                left = BLOCKED_WAIT_S if self._blocked else deadline - time.monotonic()
+                self._connection.drain_events(timeout=max(0.01, left))
         except TimeoutError:
-            self.trouble = BLOCKED if self._blocked else f"no confirm within {TIMEOUT_S:g} s"
-            if not self._blocked:
-                self._lose(TimeoutError(self.trouble))
+            self._answer_later()
         except self._lost as error:
             self._lose(error)
         except self._connection.channel_errors as error:
             self._refuse(error)
-        self._doubt_the_rest()
+
+    def _waits(self) -> bool:
+        """Whether a letter of this window has no answer yet."""
+        return len(self._open_numbers) > len(self._unconfirmed)
+
+    def _answer_later(self) -> None:
+        if not self._unconfirmed:
+            self._silent_since = time.monotonic()
+        waiting = set(self._open_numbers.values()) - self._unconfirmed
+        self._unconfirmed |= waiting
+        self.trouble = self._silence()
+        self._receipts |= {name: Receipt(name, Fate.UNCONFIRMED, self.trouble) for name in waiting}
+
+    def _silence(self) -> str:
+        return BLOCKED if self._blocked else f"{len(self._unconfirmed)} message(s) wait for a confirm of the broker"
+
+    def _take_answers(self) -> None:
+        """Read what the broker has said meanwhile, without waiting."""
+        try:
+            while self._unconfirmed and self._channel is not None:
+                self._connection.drain_events(timeout=0.01)
+        except TimeoutError:
+            return
+        except self._lost as error:
+            self._lose(error)
+        except self._connection.channel_errors as error:
+            self._refuse(error)
+
+    def _note(self, receipt: Receipt) -> None:
+        """It is known what became of a letter, in time or late."""
+        self._letters.pop(receipt.task_id, None)
+        if receipt.task_id in self._unconfirmed:
+            self._unconfirmed.discard(receipt.task_id)
+            self._late.append(receipt)
+        else:
+            self._receipts[receipt.task_id] = receipt
 
     def _refuse(self, error: BaseException) -> None:
         """The broker closed the channel over one letter; when it was the only one, it is known which."""
         if len(self._open_numbers) == 1:
             (task_id,) = self._open_numbers.values()
-            self._receipts[task_id] = Receipt(task_id, Fate.BAD, text(error))
             self._open_numbers.clear()
+            self._note(Receipt(task_id, Fate.BAD, text(error)))
         self._doubt_the_rest(text(error))
         self._leave_channel()
 
-    def _doubt_the_rest(self, why: str = "") -> None:
+    def _doubt_the_rest(self, why: str) -> None:
         for task_id in self._open_numbers.values():
-            self._receipts[task_id] = Receipt(task_id, Fate.DOUBT, why or self.trouble)
+            self._note(Receipt(task_id, Fate.DOUBT, why))
         self._open_numbers.clear()
-
-    def _drop_channel_after(self, error: BaseException) -> None:
-        if isinstance(error, self._connection.channel_errors):
-            self._doubt_the_rest(text(error))
-            self._leave_channel()
 
     def _leave_channel(self) -> None:
         """py-amqp opens it anew by itself, but without confirms."""
         self._connection.maybe_close_channel(self._channel)
         self._forget()
 
+    # ---------------------------------------------------------------- what the broker says
+
     def _answered(self, number: int, multiple: bool) -> list[str]:
         numbers = [n for n in self._open_numbers if n <= number] if multiple else [number]
         return [task_id for n in numbers if (task_id := self._open_numbers.pop(n, None)) is not None]
 
     def _on_ack(self, number: int, multiple: bool) -> None:
+        self._confirmed_at = time.monotonic()
         for task_id in self._answered(number, multiple):
             if task_id in self._returned:
-                self._receipts[task_id] = Receipt(task_id, Fate.NOT_SENT, "its queue is gone")
+                self._note(Receipt(task_id, Fate.NOT_SENT, "its queue is gone"))
                 # The next attempt declares it again.
                 self._declared.clear()
                 self._connection.declared_entities.clear()
+                self._may_have_lost()
             else:
-                self._receipts[task_id] = Receipt(task_id, Fate.SENT)
+                self._note(Receipt(task_id, Fate.SENT))
         self._returned.clear()
 
     def _on_nack(self, number: int, multiple: bool) -> None:
+        """A queue that is full and rejects (`x-overflow`) says no more than this."""
         for task_id in self._answered(number, multiple):
-            self._receipts[task_id] = Receipt(task_id, Fate.DOUBT, "the broker could not handle it (nack)")
+            letter = self._letters.get(task_id)
+            if letter is not None and letter.plain and letter.queue is not None:
+                self._note(
+                    Receipt(task_id, Fate.REFUSED, "the queue rejected it (basic.nack: it is full)", letter.queue)
+                )
+            else:
+                # An exchange may lead to several queues, and one of them may have it.
+                self._note(Receipt(task_id, Fate.DOUBT, "one of its queues rejected it (basic.nack)"))
 
     def _on_return(self, _error: Any, _exchange: str, _routing_key: str, message: Any) -> None:
         self._returned.add(message.properties.get("correlation_id", ""))
 
     def _on_blocked(self, _reason: str) -> None:
         self._blocked = True
+        self._silent_since = time.monotonic()
 
     def _on_unblocked(self) -> None:
         self._blocked = False

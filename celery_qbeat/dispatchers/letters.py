@@ -16,6 +16,7 @@ from celery.utils.time import maybe_make_aware
 from celery_qbeat.dispatchers.broker import DONE_TASK, Address
 from celery_qbeat.jobs import Job, Run, run_token
 from celery_qbeat.ports import Shipment
+from celery_qbeat.privileges import reserved_queue
 
 TASK_OPTIONS = (
     *("queue", "routing_key", "exchange", "priority", "expires", "serializer"),
@@ -135,6 +136,9 @@ class Writer:
             # What the router does, without asking the settings.
             options.setdefault("queue", self._default_queue)
         travel: dict[str, Any] = router.route(options, fn, args, kwargs, self._app.tasks.get(fn))
+        queue = travel.get("queue")
+        if queue is not None and (reserved := reserved_queue(str(getattr(queue, "name", queue)))):
+            raise ValueError(reserved)
         return travel
 
 

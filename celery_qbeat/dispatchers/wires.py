@@ -1,4 +1,4 @@
-"""How letters travel: one at a time on any transport, several in one round trip on Redis.
+"""How letters travel: one at a time on any transport. `redis_wire.py` and `confirms.py` carry several together.
 
 What counts is to know afterwards. A letter that never reached the transport was surely not sent; one of which the
 transport did not say that it has it is in doubt. So each wire notes how far a letter came.
@@ -6,17 +6,21 @@ transport did not say that it has it is in doubt. So each wire notes how far a l
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, cast
-
-from kombu.utils.json import dumps
-from redis.exceptions import ResponseError
+from typing import Any
 
 from celery_qbeat.dispatchers.broker import lost, open_
 from celery_qbeat.dispatchers.letters import Letter, post
 from celery_qbeat.ports import Fate, Receipt
 
 Trust = Callable[[], bool]
+
+LATE_LIMIT_S = 60.0
+"""Seconds until an unconfirmed message of a broker that answers nobody is in doubt. Nothing is sent meanwhile."""
+
+HALF_OPEN_S = 10.0
+"""Seconds of silence after which a connection is given up when the broker answers on another one."""
 
 
 class Wire:
@@ -26,6 +30,7 @@ class Wire:
 
     def __init__(self, app: Any, connection: Any) -> None:
         self.trouble = ""
+        self.incarnation = ""
         self._app = app
         self._connection = connection
         self._lost = lost(connection)
@@ -34,21 +39,32 @@ class Wire:
         self._declared: set[str] = set()
         self._reached = False
 
-    def open(self) -> None:
-        """Connect, or prove that the connection still works: what fails here was surely not sent. Sets `trouble`."""
+    def open(self, *, probe: bool = True) -> None:
+        """Connect, and prove that the broker answers: what fails here was surely not sent. Sets `trouble`.
+
+        Args:
+            probe: False skips the question when the connection exists already.
+        """
         self.trouble = ""
         try:
             open_(self._connection)
             channel = self._current_channel()
             if channel is not self._channel:
                 self._adopt(channel)
-            self._probe()
-        except self._lost as error:
+                probe = True
+            if probe:
+                self._probe()
+        except (*self._lost, *self._connection.channel_errors) as error:
+            # A channel error here is a refused login: AMQP has no other word for it.
             self._lose(error)
 
     def carry(self, letters: Sequence[Letter], trusted: Trust) -> list[Receipt]:
         """A receipt for each letter, in order; at most `window` letters."""
         return [self._one(letter, trusted) for letter in letters]
+
+    def late(self) -> list[Receipt]:
+        """What became of letters that were `UNCONFIRMED`; each is told once. Never waits."""
+        return []
 
     def close(self) -> None:
         """Give the connection back. Never raises."""
@@ -102,130 +118,24 @@ class Wire:
         self._forget()
         self._connection.collect(0.1)
 
+    def _hopeless(self, silent_since: float) -> bool:
+        """Whether a connection that owes answers is to be given up: it is silent for very long, or it alone is."""
+        silent = time.monotonic() - silent_since
+        return silent > LATE_LIMIT_S or (silent > HALF_OPEN_S and self._answers_others())
+
+    def _answers_others(self) -> bool:
+        other = self._connection.clone()
+        try:
+            open_(other)
+        except (*self._lost, *self._connection.channel_errors):
+            return False
+        finally:
+            other.collect(0.1)
+        return True
+
     def _forget(self) -> None:
         self._channel = self._producer = None
         self._declared.clear()
-
-
-class RedisWire(Wire):
-    """Collects what kombu would push, letter by letter, and pushes a window of it in one round trip.
-
-    Small windows: when Redis goes away in the middle, the whole window is in doubt.
-    """
-
-    window = 20
-
-    def __init__(self, app: Any, connection: Any) -> None:
-        super().__init__(app, connection)
-        self._client: Any = None
-        self._refusals: tuple[type[BaseException], ...] = (*self._lost, ResponseError)
-        self._pushes: list[tuple[str, str, bytes]] = []
-        self._current = ""
-        self._at_once = False
-
-    def carry(self, letters: Sequence[Letter], trusted: Trust) -> list[Receipt]:
-        receipts: dict[str, Receipt] = {}
-        self._pushes.clear()
-        for letter in letters:
-            self._collect(letter, trusted, receipts)
-        waiting = [letter for letter in letters if letter.task_id not in receipts]
-        if waiting:
-            receipts |= self._push(waiting, trusted)
-        return [receipts[letter.task_id] for letter in letters]
-
-    def _probe(self) -> None:
-        try:
-            self._client.ping()
-        except ResponseError as error:
-            self.trouble = text(error)
-
-    def _adopt(self, channel: Any) -> None:
-        super()._adopt(channel)
-        with channel.conn_or_acquire() as client:
-            self._client = client
-        self._take_over_pushing(channel)
-
-    def _take_over_pushing(self, channel: Any) -> None:
-        put, fanout = channel._put, channel._put_fanout
-
-        def collect(queue: str, message: dict[str, Any], **kwargs: Any) -> None:
-            if queue in getattr(channel, "_expires", ()):
-                self._at_once = True
-                put(queue, message, **kwargs)
-                return
-            priority = channel._get_message_priority(message, reverse=False)
-            payload = cast(Any, dumps)(message).encode()
-            self._pushes.append((self._current, channel._q_for_pri(queue, priority), payload))
-
-        def broadcast(*args: Any, **kwargs: Any) -> None:
-            self._at_once = True
-            fanout(*args, **kwargs)
-
-        channel._put, channel._put_fanout = collect, broadcast
-
-    def _collect(self, letter: Letter, trusted: Trust, receipts: dict[str, Receipt]) -> None:
-        """Without an entry in `receipts` afterwards, the letter waits in `_pushes`."""
-        name = self._current = letter.task_id
-        if self.trouble or not trusted():
-            receipts[name] = unsent(letter, self.trouble)
-            return
-        before, self._at_once = len(self._pushes), False
-        try:
-            self._post(letter)
-        except self._refusals as error:
-            collected = len(self._pushes) > before
-            del self._pushes[before:]
-            self._refused(error)
-            doubtful = self._at_once and not collected
-            receipts[name] = Receipt(name, Fate.DOUBT if doubtful else Fate.NOT_SENT, self.trouble)
-        except Exception as error:
-            del self._pushes[before:]
-            receipts[name] = Receipt(name, Fate.DOUBT if self._at_once else Fate.BAD, text(error))
-        else:
-            if len(self._pushes) == before:
-                receipts[name] = Receipt(name, Fate.SENT)
-
-    def _refused(self, error: BaseException) -> None:
-        if isinstance(error, self._lost):
-            self._lose(error)
-        else:
-            self.trouble = text(error)
-
-    def _push(self, waiting: Sequence[Letter], trusted: Trust) -> dict[str, Receipt]:
-        if not self.trouble:
-            self._probe_again()
-        if self.trouble or not trusted():
-            return {letter.task_id: unsent(letter, self.trouble) for letter in waiting}
-        pipeline = self._client.pipeline(transaction=False)
-        for _, key, payload in self._pushes:
-            pipeline.lpush(key, payload)
-        try:
-            answers = pipeline.execute(raise_on_error=False)
-        except self._lost as error:
-            self._lose(error)
-            return {letter.task_id: Receipt(letter.task_id, Fate.DOUBT, self.trouble) for letter in waiting}
-        return self._read(answers)
-
-    def _probe_again(self) -> None:
-        """Between the pushes of a long batch, too, a Redis that just went away leaves no doubt."""
-        try:
-            self._probe()
-        except self._lost as error:
-            self._lose(error)
-
-    def _read(self, answers: Sequence[Any]) -> dict[str, Receipt]:
-        by_letter: dict[str, list[Any]] = {}
-        for (task_id, _, _), answer in zip(self._pushes, answers, strict=True):
-            by_letter.setdefault(task_id, []).append(answer)
-        return {task_id: _verdict(task_id, given) for task_id, given in by_letter.items()}
-
-
-def _verdict(task_id: str, answers: Sequence[Any]) -> Receipt:
-    refusals = [answer for answer in answers if isinstance(answer, Exception)]
-    if not refusals:
-        return Receipt(task_id, Fate.SENT)
-    fate = Fate.NOT_SENT if len(refusals) == len(answers) else Fate.DOUBT
-    return Receipt(task_id, fate, text(refusals[0]))
 
 
 def unsent(letter: Letter, why: str) -> Receipt:

@@ -10,7 +10,7 @@ from django.db.models import Count, Q, TextField
 from django.db.models.functions import Cast
 
 from celery_qbeat.clock import SystemClock
-from celery_qbeat.django.models import Batch, Leader, Request, Run, State
+from celery_qbeat.django.models import Batch, Installation, Leader, Request, Run, State
 from celery_qbeat.errors import QbeatError
 from celery_qbeat.gates import RedisGate
 from celery_qbeat.gates.redis import Beat
@@ -94,6 +94,10 @@ def _beats(settings: Settings) -> tuple[Sequence[Beat], str]:
         gate = build_gate(settings, settings.poll_interval, "django", SystemClock())
         if not isinstance(gate, RedisGate):
             return (), ""
+        installation = Installation.objects.filter(pk=1).first()
+        if installation is None:
+            return (), "qbeat_meta has lost its row, so nobody knows which lock is that of this database"
+        gate.bind(installation.instance)
         try:
             return gate.beats(), ""
         finally:

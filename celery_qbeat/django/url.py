@@ -20,12 +20,17 @@ OURS = "name a database in qbeat_database_url"
 # What Django keeps for itself: how it shares connections and builds rows.
 _DJANGO_ONLY: Mapping[str, frozenset[str]] = {
     "sqlite": frozenset({"init_command", "transaction_mode", "check_same_thread", "detect_types", "isolation_level"}),
-    "postgresql": frozenset(
-        {"isolation_level", "pool", "server_side_binding", "cursor_factory", "client_encoding", "prepare_threshold"}
-    ),
-    "mysql": frozenset({"isolation_level", "init_command", "sql_mode", "use_unicode", "conv", "autocommit"}),
+    "postgresql": frozenset({"isolation_level", "pool", "server_side_binding", "cursor_factory", "client_encoding"}),
+    "mysql": frozenset({"isolation_level", "sql_mode", "use_unicode", "conv", "autocommit"}),
 }
-_SSL = {"ca": "ssl_ca", "cert": "ssl_cert", "key": "ssl_key", "capath": "ssl_capath", "cipher": "ssl_cipher"}
+_SSL = {
+    "ca": "ssl_ca",
+    "cert": "ssl_cert",
+    "key": "ssl_key",
+    "capath": "ssl_capath",
+    "cipher": "ssl_cipher",
+    "check_hostname": "ssl_check_hostname",
+}
 
 
 def database_url(alias: str = "default") -> str:
@@ -49,12 +54,14 @@ def _options(alias: str, connection: Any) -> dict[str, str]:
     """The options that the driver gets, as texts."""
     found: dict[str, str] = {}
     given = dict(connection.settings_dict.get("OPTIONS") or {})
-    if connection.vendor == "mysql" and isinstance(given.get("ssl"), Mapping):
+    if connection.vendor == "mysql" and isinstance(given.get("ssl"), Mapping) and given["ssl"]:
         given |= {_SSL.get(name, f"ssl {name}"): value for name, value in given.pop("ssl").items()}
     for name, value in given.items():
         if name in _DJANGO_ONLY[connection.vendor] or value is None:
             continue
-        if name == "ssl_mode" or " " in name or not isinstance(value, str | int | float | Path):
+        # PyMySQL does not know it.
+        unknown = name == "ssl_mode" and _mysql_driver() == "pymysql"
+        if unknown or " " in name or not isinstance(value, str | int | float | Path):
             raise SettingsError(f"DATABASES[{alias!r}]: OPTIONS {name!r} cannot be said in a URL; {OURS}")
         found[name] = str(value).lower() if isinstance(value, bool) else str(value)
     return found

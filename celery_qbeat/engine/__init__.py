@@ -7,8 +7,9 @@
     send        decide, claim, publish, mark
 
 `desk.py` what a writer has in hand, `leadership.py` the lock, `reader.py` rows, `sender.py` slots to messages,
-`lander.py` ends of runs, `settler.py` what a dead writer left, `outage.py` failed ticks, `clock_check.py` the clock of
-the database, `report.py` the words of the log.
+`broker_watch.py`, `marker.py`, `resender.py` and `refusals.py` what the broker makes of them, `lander.py` ends of runs,
+`settler.py` what a dead writer left, `outage.py` failed ticks, `clock_check.py` the clock of the database, `report.py`
+the words of the log.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Engine:
         parts = self._parts
         if not self._may_lead():
             return parts.limits.poll_s
+        self._bind()
         lease = self._leadership.acquire()
         if lease is None:
             if self._outage.given_back:
@@ -69,22 +71,12 @@ class Engine:
         except LockLost:
             self._recover()
             self._stand_by()
-        except (Unavailable, Doubt) as error:
-            if self._outage.begin("database"):
-                report.database_away(error)
-        except ClocksDisagree as error:
-            if self._outage.begin("clock"):
-                report.clocks_disagree(error)
-        except QbeatError as error:
-            self._opened = False
-            self._forget()
-            if self._outage.begin("database"):
-                report.database_unusable(error)
-        except Exception:
-            # Nobody knows what of it is in the database: read everything again.
-            self._forget()
-            self._outage.begin("unknown")
-            raise
+        except Exception as error:
+            known = self._failed(error)
+            if self._outage.is_long:
+                self._give_back()
+            if not known:
+                raise
         else:
             self._recover()
             return 0.0 if more else self._pause()
@@ -117,14 +109,30 @@ class Engine:
             return True
         try:
             self.open()
-        except (Unavailable, Doubt) as error:
-            if self._outage.begin("database"):
-                report.database_away(error)
-            return False
         except QbeatError as error:
-            if self._outage.begin("database"):
-                report.database_unusable(error)
+            self._failed(error)
             return False
+        return True
+
+    def _failed(self, error: Exception) -> bool:
+        """Note a failed tick; whether its error is of a known kind."""
+        outage = self._outage
+        if isinstance(error, (Unavailable, Doubt)):
+            if outage.begin("database"):
+                report.database_away(error)
+            return True
+        if isinstance(error, ClocksDisagree):
+            if outage.begin("clock"):
+                report.clocks_disagree(error)
+            return True
+        # Nobody knows what of it is in the database: read everything again.
+        self._opened = False
+        self._forget()
+        if not isinstance(error, QbeatError):
+            outage.begin("unknown")
+            return False
+        if outage.begin("database"):
+            report.database_unusable(error)
         return True
 
     def _give_back(self) -> None:
@@ -136,11 +144,14 @@ class Engine:
             self._outage.given_back = True
 
     def _works_again(self) -> bool:
-        parts = self._parts
+        """Whether to try again after the lock went back: what failed is tested, or another beat had its time to try."""
+        parts, testable = self._parts, self._outage.cause != "unknown" and self.desk.epoch > 0
+        if not testable and self._outage.is_fresh:
+            return False
         try:
             if not self._opened:
                 self.open()
-            elif self.desk.epoch:
+            if self.desk.epoch:
                 # By writing: a database that can only be read is of no use.
                 parts.store.beat(self.desk.epoch, parts.clock.now_us())
             self._clock_check.compare()
@@ -148,7 +159,15 @@ class Engine:
             return True
         except QbeatError:
             return False
-        return not self._outage.waits
+        return True
+
+    def _bind(self) -> None:
+        """Tell the gate which database it guards. Nothing is remembered of another one."""
+        instance = self._parts.store.instance
+        if self.desk.instance not in ("", instance):
+            self.desk, self._highest_epoch = Desk(), 0
+            self._assemble()
+        self._parts.gate.bind(instance)
 
     def _write(self, lease: Lease, now: int) -> bool:
         parts, leadership = self._parts, self._leadership
@@ -157,13 +176,15 @@ class Engine:
         desk.pay()
         self._mind_the_clock(now)
         waiting = self._reader.absorb(now)
+        if not desk.ready:
+            # Everything was read again: what is in flight is settled before anything is dispatched.
+            return True
         self._heartbeat(now)
         leadership.renew()
         waiting = self._lander.land(now) or waiting
         leadership.renew()
         with parts.undisturbed():
-            reached = self._sender.resend(now, self._trusted) and self._sender.run_by_hand(now, self._trusted)
-            more = reached and self._sender.dispatch(now, self._trusted)
+            more = self._sender.send_due(now, self._trusted)
         if desk.suspects:
             parts.fail_point("rereading")
             self._reader.reread(set(desk.suspects), now)
@@ -179,12 +200,12 @@ class Engine:
         if lease.term == desk.term and desk.ready and not self._outage:
             self._resume()
             return now
-        epoch = parts.store.take_epoch(parts.holder, now, self._highest_epoch)
+        epoch = parts.store.take_epoch(parts.holder, now, known=desk.epoch, above=self._highest_epoch)
         self._highest_epoch = epoch
         # Others may have gone on while this beat waited or was frozen, and at an older time their plans look as if the
         # clock had been set back. What they do from here on takes a newer epoch, and the fence keeps this one out.
         now = parts.clock.now_us()
-        if desk.epoch == 0 or epoch != desk.epoch + 1:
+        if desk.epoch and epoch != desk.epoch + 1:
             self._forget()
             desk = self.desk
         first = not desk.ready
@@ -258,7 +279,7 @@ class Engine:
     def _stand_by(self) -> None:
         self._leadership.drop()
         if not self._standing_by:
-            report.standing_by(self._parts.gate.describe())
+            report.standing_by(self._parts.gate.reason(), self._parts.gate.describe())
             self._standing_by = True
 
     def _resume(self) -> None:
@@ -284,7 +305,7 @@ class Engine:
     def _forget(self) -> None:
         """Begin anew; what was reported and which slots were decided stays true, whatever the database says."""
         old = self.desk
-        self.desk = Desk(reported=old.reported, agenda=old.agenda.successor())
+        self.desk = Desk(reported=old.reported, answered=old.answered, agenda=old.agenda.successor())
         self._assemble()
 
     def _pause(self) -> float:

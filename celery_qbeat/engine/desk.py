@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from celery_qbeat.agenda import Agenda
+from celery_qbeat.engine.refusals import Refusals
 from celery_qbeat.flights import Airborne, Flights
 from celery_qbeat.jobs import Job, RowRules, State, Worker
 from celery_qbeat.planning import Moment
-from celery_qbeat.ports import Clock, Completions, Dispatcher, Flight, Gate, Loaded, Row, Shipment, Store
+from celery_qbeat.ports import Clock, Completions, Dispatcher, Flight, Gate, Loaded, Request, Row, Shipment, Store
 from celery_qbeat.privileges import Privileges
 
 Item = TypeVar("Item")
@@ -25,6 +26,10 @@ Chore = Callable[[Store, int], Iterator[int]]
 
 SERVING_GAP_US = 10_000_000
 """After a pause of the writer, slots younger than this are not counted as 'passed while nobody was dispatching'."""
+
+
+ANSWERS_KEPT = 10_000
+"""The number of answered requests that a beat remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +90,13 @@ class Parts:
 class Loading:
     """How far a full load is: the parts to come, and the rows of the last part that are not planned yet.
 
-    `seen`: the ids of all rows so far. `orphans`: states without a row, by job id. `count`: the rows that are planned.
+    `seen`: the ids of all rows so far. `code`: the jobs of `beat_schedule` that are not planned yet. `orphans`: states
+    without a row, by job id. `count`: the rows that are planned.
     """
 
     parts: Iterator[Loaded]
     seen: set[str]
+    code: Sequence[Job]
     orphans: dict[str, State] = field(default_factory=dict)
     rows: Sequence[tuple[Row, State | None]] = ()
     count: int = 0
@@ -99,7 +106,8 @@ class Loading:
 class Desk:
     """A writer's memory. `owed` survives a lost connection: it is paid, in order, before anything else is done.
 
-    `changed`: rows that the change feed brought and that are not planned yet.
+    `changed`: rows that the change feed brought and that are not planned yet. `answered`: the last requests that were
+    answered, by job id and time.
     """
 
     agenda: Agenda = field(default_factory=Agenda)
@@ -110,6 +118,8 @@ class Desk:
     owed: deque[Effect] = field(default_factory=deque)
     suspects: set[str] = field(default_factory=set)
     resends: dict[str, tuple[int, Shipment]] = field(default_factory=dict)
+    unconfirmed: dict[str, tuple[int, Shipment]] = field(default_factory=dict)
+    refusals: Refusals = field(default_factory=Refusals)
     chores: list[tuple[str, str, Iterator[int]]] = field(default_factory=list)
     epoch: int = 0
     term: str = ""
@@ -118,6 +128,7 @@ class Desk:
     settling: Iterator[Sequence[Flight]] | None = None
     settled: bool = False
     asked: bool = False
+    answered: dict[tuple[str, int], None] = field(default_factory=dict)
     broker_away: bool = False
     batches: int = 0
     serving_since_us: int = 0
@@ -142,10 +153,17 @@ class Desk:
         An end also proves that a doubtful run was sent.
         """
         self.resends.pop(task_id, None)
+        self.unconfirmed.pop(task_id, None)
         run = self.flights.land(task_id)
         if run is not None and not self.flights.busy(run.job_id):
             self.agenda.wake(run.job_id)
         return run
+
+    def remember_answer(self, request: Request) -> None:
+        """A restored database brings answered requests again; they are not answered twice."""
+        self.answered[request.job_id, request.asked_us] = None
+        if len(self.answered) > ANSWERS_KEPT:
+            del self.answered[next(iter(self.answered))]
 
     def pay(self) -> None:
         """Do what is owed to the database. What fails stays owed; the error goes on."""

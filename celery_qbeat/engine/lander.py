@@ -91,8 +91,10 @@ class Lander:
         self._judge([run for run in overdue if run.task_id not in here], now)
 
     def _at_hand(self) -> set[str]:
-        """What no worker has: chores are done here, and the lease of what is sent again begins anew then."""
-        return {task_id for task_id, _, _ in self._desk.chores} | self._desk.resends.keys()
+        """What no worker has: chores are done here, what is sent again gets a new lease then, and a message without a
+        confirm may not have arrived."""
+        desk = self._desk
+        return {task_id for task_id, _, _ in desk.chores} | desk.resends.keys() | desk.unconfirmed.keys()
 
     def _judge(self, overdue: Sequence[Airborne], now: int) -> None:
         """Their leases are over: ask the result backend, then the workers; what nobody knows of is lost."""

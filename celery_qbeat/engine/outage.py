@@ -16,7 +16,7 @@ class Outage:
         self._clock = clock
         self._give_back_s = give_back_s
         self._since: float | None = None
-        self._unknown_at: float | None = None
+        self._failed_at = 0.0
         self.cause: Cause = "unknown"
         self.given_back = False
         """Whether this beat has given the lock back and has not asked for it since."""
@@ -26,21 +26,16 @@ class Outage:
         return self._since is not None
 
     def begin(self, cause: Cause) -> bool:
-        """Count a failed tick; whether it is the first one with this cause.
-
-        `clock`: the lock goes back before the next tick. `unknown`: nobody can test whether the cause is over, so after
-        the lock went back this beat waits for `give_back_s` seconds before it tries again.
-        """
+        """Count a failed tick; whether it is the first one with this cause. `clock`: the lock goes back at once."""
         now, first = self._clock.monotonic(), self._since is None or cause != self.cause
         if self._since is None:
             self._since = now
-        self._unknown_at = now if cause == "unknown" else None
-        self.cause, self.given_back = cause, False
+        self.cause, self.given_back, self._failed_at = cause, False, now
         return first
 
     def end(self) -> float:
         """The cause is over. Returns how many seconds it lasted."""
-        since, self._since, self._unknown_at, self.given_back = self._since, None, None, False
+        since, self._since, self.given_back = self._since, None, False
         return 0.0 if since is None else self._clock.monotonic() - since
 
     @property
@@ -51,7 +46,6 @@ class Outage:
         return self.cause == "clock" or self._clock.monotonic() - self._since >= self._give_back_s
 
     @property
-    def waits(self) -> bool:
-        """Whether it is too early to try again after an error that nobody can test."""
-        at = self._unknown_at
-        return at is not None and self._clock.monotonic() - at < self._give_back_s
+    def is_fresh(self) -> bool:
+        """Whether the last failed tick is so near that a beat that cannot test the cause shall not try again."""
+        return self._clock.monotonic() - self._failed_at < self._give_back_s

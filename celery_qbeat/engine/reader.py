@@ -39,7 +39,8 @@ class Reader:
         desk = self._desk
         desk.loaded = False
         if desk.loading is None:
-            desk.loading = Loading(self._parts.store.load(), set(self._code))
+            desk.loading = Loading(self._parts.store.load(), set(self._code), self._parts.code_jobs)
+            desk.changed.clear()
         try:
             self._load_parts(desk.loading, now)
         except LockLost:
@@ -54,10 +55,11 @@ class Reader:
         progress = Progress(self._parts.clock, report.load_progress)
         while True:
             while loading.rows:
-                done = loading.rows[:ROWS_A_STEP]
-                self._store([self._take(row, state, now) for row, state in done], now)
+                plans = [self._take(row, state, now) for row, state in loading.rows[:ROWS_A_STEP]]
+                # Before they are stored: then their states are no longer those that were read.
                 loading.rows = loading.rows[ROWS_A_STEP:]
-                loading.count += len(done)
+                loading.count += len(plans)
+                self._store(plans, now)
                 progress.note(loading.count)
             part = next(loading.parts, None)
             if part is None:
@@ -65,7 +67,9 @@ class Reader:
             self._sort_part(part, loading)
             self._keep_lock()
         orphans, seen, desk = loading.orphans, loading.seen, self._desk
-        self._store([self._put(Reading(job.id, job), orphans.get(job.id), now) for job in self._code.values()], now)
+        plans = [self._put(Reading(job.id, job), orphans.get(job.id), now) for job in loading.code]
+        loading.code = ()
+        self._store(plans, now)
         for job_id in [known for known in desk.agenda.entries if known not in seen]:
             desk.agenda.drop(job_id)
         for job_id in [known for known in desk.reported if known not in seen]:
@@ -85,9 +89,9 @@ class Reader:
         changes = self._parts.store.changes()
         if changes.reload:
             report.reloading()
-            self.load(now)
             # A restored database has other runs in flight than this beat remembers.
             self._desk.settled = False
+            self.load(now)
             return True
         if changes.workers is not None:
             self._desk.workers = changes.workers
@@ -115,14 +119,12 @@ class Reader:
         self._store([self._put_again(entry.id, entry.state, now) for entry in far], now)
 
     def _absorb_rows(self, now: int) -> None:
-        """Plan the changed rows, step by step: the feed does not bring them again, so each stays until it is done."""
+        """Plan the changed rows, step by step. The feed brings a row once, so each stays until it is planned."""
         changed, count, gone = self._desk.changed, 0, 0
         while changed:
             step = dict(islice(changed.items(), ROWS_A_STEP))
             gone += self._absorb_step(step, now)
             count += len(step)
-            for job_id in step:
-                del changed[job_id]
         report.changed(count - gone, gone)
 
     def _absorb_step(self, step: Mapping[str, tuple[Row, State | None] | None], now: int) -> int:
@@ -134,6 +136,10 @@ class Reader:
         states = [desk.agenda.drop(job_id) or State(job_id, now) for job_id in gone]
         for job_id in gone:
             desk.reported.pop(job_id, None)
+        # From here on suspects and what is owed remember them, when one of the two calls fails.
+        desk.suspects.update(plan.job_id for plan in plans if plan is not None)
+        for job_id in step:
+            del desk.changed[job_id]
         self._forget(states, now)
         self._store(plans, now)
         return len(gone)

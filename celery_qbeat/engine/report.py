@@ -12,7 +12,13 @@ from celery_qbeat.ports import Request
 log = logging.getLogger("celery_qbeat")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LOUD = {Verdict.MISSED: logging.WARNING, Verdict.SKIPPED: logging.INFO, Verdict.REFUSED: logging.DEBUG}
+_LOUD = {
+    Verdict.MISSED: logging.WARNING,
+    Verdict.SKIPPED: logging.INFO,
+    Verdict.REFUSED: logging.DEBUG,
+    # What is remembered from before a restored backup; mostly the ledger has it already.
+    Verdict.IN_DOUBT: logging.DEBUG,
+}
 
 
 def instant(us: int) -> str:
@@ -40,8 +46,8 @@ def writing(database: str, gate: str, epoch: int, counts: dict[str, int]) -> Non
     )
 
 
-def standing_by(gate: str) -> None:
-    log.info("follower: jobs paused (another beat is the writer; %s)", gate)
+def standing_by(reason: str, gate: str) -> None:
+    log.info("follower: jobs paused (%s; %s)", reason, gate)
 
 
 def writing_again(epoch: int) -> None:
@@ -102,8 +108,16 @@ def settle_progress(runs: int, seconds: float) -> None:
     log.info("take-over: %d run(s) in flight read after %.0f s, going on", runs, seconds)
 
 
-def broker_away(detail: str, held_back: int) -> None:
-    log.error("broker: away, %d due run(s) held back until it is back: %s", held_back, detail)
+def broker_away(detail: str) -> None:
+    log.error("broker: away, due runs are held back until it is back: %s", detail)
+
+
+def queue_refuses(queue: str, detail: str) -> None:
+    log.warning("queue %r refuses messages, its jobs wait within their grace: %s", queue, detail)
+
+
+def queue_accepts(queue: str) -> None:
+    log.info("queue %r takes messages again", queue)
 
 
 def broker_back() -> None:

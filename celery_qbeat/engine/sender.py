@@ -4,61 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from celery_qbeat.agenda import Entry
 from celery_qbeat.engine import report
+from celery_qbeat.engine.broker_watch import BrokerWatch
 from celery_qbeat.engine.desk import Desk, Parts, batched
-from celery_qbeat.engine.settler import resendable
+from celery_qbeat.engine.marker import Marker
+from celery_qbeat.engine.resender import Resender
+from celery_qbeat.engine.won import Won
 from celery_qbeat.errors import Doubt, Unavailable
 from celery_qbeat.flights import Airborne
-from celery_qbeat.jobs import Job, Run, Verdict
-from celery_qbeat.planning import Claim, Due, by_hand, decide, lease_until
-from celery_qbeat.ports import End, Fate, Receipt, Release, Request, Shipment
-
-
-@dataclass(frozen=True, slots=True)
-class _Won:
-    """A claim that the database granted, and what the job's entry was before; a run by hand leaves that alone."""
-
-    claim: Claim
-    job: Job | None
-    before: Entry | None
-
-    def without(self, lost: frozenset[str]) -> _Won:
-        """What is left when the ledger already had some of the runs."""
-        if not lost:
-            return self
-        return replace(self, claim=replace(self.claim, runs=tuple(r for r in self.claim.runs if r.task_id not in lost)))
-
-    @property
-    def claimed(self) -> list[Run]:
-        return [run for run in self.claim.runs if run.verdict is Verdict.CLAIMED]
-
-    def shipments(self) -> list[Shipment]:
-        if self.job is None:
-            return []
-        hand = self.claim.expected_us is None
-        return [Shipment(self.job, run, hand) for run in self.claimed]
-
-    def release(self, unsent: Sequence[Run], now: int) -> Release:
-        """`unsent`: the last ones of what was claimed, oldest first."""
-        ids = tuple(run.task_id for run in unsent)
-        if self.before is None:
-            return Release(self.claim.job_id, ids, None, None)
-        ran = self.before.state.last_run_us if len(unsent) == len(self.claimed) else now
-        return Release(self.claim.job_id, ids, self._back_to(unsent[0]), self.claim.next_us, ran)
-
-    def _back_to(self, first: Run) -> int | None:
-        """The oldest slot that has no verdict when `first` and all after it have none."""
-        decided = self.decided_before(first)
-        if decided is None or self.job is None:
-            return self.claim.expected_us
-        return self.job.schedule.next_after(decided)
-
-    def decided_before(self, first: Run) -> int | None:
-        """The newest slot of this claim that keeps its verdict when `first` and all after it lose theirs."""
-        return max((run.slot_us for run in self.claim.runs if run.slot_us < first.slot_us), default=None)
+from celery_qbeat.jobs import Run, Verdict
+from celery_qbeat.planning import Claim, Due, by_hand, decide
+from celery_qbeat.ports import Release, Request, Shipment
 
 
 def _still_due(claim: Claim, now: int) -> bool:
@@ -72,16 +31,42 @@ class Sender:
         self._parts = parts
         self._desk = desk
         self._renew = renew
+        self._watch = BrokerWatch(parts, desk, renew)
+        self._marker = Marker(parts, desk, self._watch)
+        self._resender = Resender(parts, desk, self._watch, self._marker)
 
-    def dispatch(self, now: int, trusted: Callable[[], bool]) -> bool:
-        """One batch; whether more is due at once."""
+    def send_due(self, now: int, trusted: Callable[[], bool]) -> bool:
+        """Send again what is in doubt, then what people asked for, then one batch of due slots.
+
+        The broker is asked once before the first claim; nothing is claimed that it cannot take.
+
+        Returns:
+            Whether more is due at once.
+        """
+        self._watch.begin()
+        self._resender.take_late(now)
+        self._wake_waiting(now)
+        reached = self._resender.resend(now, trusted) and self._run_by_hand(now, trusted)
+        return reached and self._dispatch(now, trusted)
+
+    def _wake_waiting(self, now: int) -> None:
+        """Jobs whose queue refused them may try again."""
         desk = self._desk
-        # A broker that was away is asked with one job before a whole batch is claimed and released again.
-        limit = 1 if desk.broker_away else self._parts.limits.batch
+        if not desk.refusals:
+            return
+        for queue in desk.refusals.ended(now):
+            report.queue_accepts(queue)
+        for job_id in desk.refusals.due(now):
+            desk.agenda.wake(job_id)
+
+    def _dispatch(self, now: int, trusted: Callable[[], bool]) -> bool:
+        """One batch; whether more is due at once."""
+        desk, limit = self._desk, self._parts.limits.batch
         entries = desk.agenda.due(now, limit)
-        wanted = self._decide_all(entries, now)
+        decided = self._decide_all(entries, now)
+        wanted = self._only_what_can_go(decided, trusted)
         if not wanted:
-            return bool(entries)
+            return bool(entries) and not decided
         try:
             batch_id, won, _ = self._claim(wanted, now)
         except Unavailable:
@@ -91,34 +76,73 @@ class Sender:
         for item in won:
             self._move_on(item, now)
         all_sent = self._publish(batch_id, won, now, trusted)
-        more = len(entries) == limit or any(_still_due(item.claim, now) for item in won)
-        return more and bool(won) and all_sent
+        more = len(entries) == limit or len(wanted) < len(decided) or any(_still_due(item.claim, now) for item in won)
+        return more and bool(won) and all_sent and not self._watch.away
 
-    def _decide_all(self, entries: Sequence[Entry], now: int) -> list[_Won]:
+    def _only_what_can_go(self, decided: list[Won], trusted: Callable[[], bool]) -> list[Won]:
+        """Without the claims that a broker would be needed for which is away; the others stay due.
+
+        A broker that was away and answers again is tried with one message before a whole batch is claimed.
+        """
+        if not any(self._needs_broker(item) for item in decided):
+            return decided
+        room = 0 if not self._watch.can_send(trusted) else 1 if self._desk.broker_away else len(decided)
+        wanted = []
+        for item in decided:
+            if not self._needs_broker(item):
+                wanted.append(item)
+            elif room > 0:
+                room -= 1
+                wanted.append(item)
+            else:
+                self._desk.agenda.again(item.claim.job_id)
+        return wanted
+
+    def _needs_broker(self, item: Won) -> bool:
+        return bool(item.claimed) and not self._is_chore(item)
+
+    def _is_chore(self, item: Won) -> bool:
+        """Whether it runs inside the beat."""
+        return item.job is not None and item.job.fn in self._parts.chores and not item.job.from_code
+
+    def _decide_all(self, entries: Sequence[Entry], now: int) -> list[Won]:
         """What to claim. Of jobs with a backlog only as many as fit beside the others, which are published first."""
-        agenda, room = self._desk.agenda, self._parts.limits.batch
-        single: list[_Won] = []
-        several: list[_Won] = []
+        desk, room = self._desk, self._parts.limits.batch
+        single: list[Won] = []
+        several: list[Won] = []
         for entry in entries:
             claim = self._decide(entry, now)
             if claim is None:
-                agenda.wait(entry)
+                desk.agenda.wait(entry)
+            elif desk.refusals and entry.job is not None and self._waits_for_queue(entry, claim, now):
+                desk.agenda.hold(entry)
             elif len(claim.runs) <= 1:
-                single.append(_Won(claim, entry.job, replace(entry)))
+                single.append(Won(claim, entry.job, replace(entry)))
             elif room > 0:
                 room -= len(claim.runs)
-                several.append(_Won(claim, entry.job, replace(entry)))
+                several.append(Won(claim, entry.job, replace(entry)))
             else:
-                agenda.again(entry.id)
+                desk.agenda.again(entry.id)
         return single + several
 
-    def run_by_hand(self, now: int, trusted: Callable[[], bool]) -> bool:
+    def _waits_for_queue(self, entry: Entry, claim: Claim, now: int) -> bool:
+        """Whether the queue of this job refuses messages and it is not its turn to try."""
+        job, refusals = entry.job, self._desk.refusals
+        if job is None or not any(run.verdict is Verdict.CLAIMED for run in claim.runs) or refusals.admits(job, now):
+            return False
+        refusals.wait(job, claim, now)
+        return True
+
+    def _run_by_hand(self, now: int, trusted: Callable[[], bool]) -> bool:
         """Answer the requests for single runs; False: the broker surely took nothing, and the rest waits."""
         desk, store = self._desk, self._parts.store
         if not desk.asked:
             return True
+        requests = store.requests()
+        if requests and not self._watch.can_send(trusted):
+            return False
         again = False
-        for request in store.requests():
+        for request in requests:
             entry = desk.agenda.entries.get(request.job_id)
             if entry is None:
                 report.unknown_request(request)
@@ -129,47 +153,10 @@ class Sender:
                     continue
                 if not self._publish(*claimed, now, trusted):
                     return False
+            desk.remember_answer(request)
             store.answer(desk.epoch, [request.id])
         desk.asked = again
         return True
-
-    def resend(self, now: int, trusted: Callable[[], bool]) -> bool:
-        """Publish again, under the same task id, what may or may not have been sent and its row wants resent.
-
-        False: the broker surely took nothing, and the rest waits.
-        """
-        desk = self._desk
-        for batch_id, doubtful in list(desk.resends.values()):
-            run = doubtful.run
-            job = resendable(self._parts, desk, run.job_id, by_hand=doubtful.by_hand)
-            if job is None:
-                self._drop(run, "its row changed before it could be sent again", now)
-                continue
-            if job.grace_us is not None and now - run.slot_us - run.late_us > job.grace_us:
-                self._drop(run, "its grace was over before it could be sent again", now)
-                continue
-            shipment = replace(doubtful, job=job, run=replace(run, lease_until_us=lease_until(job, now)))
-            receipt = self._parts.dispatcher.send([shipment], trusted)[0]
-            if receipt.fate is Fate.NOT_SENT:
-                self._broker(receipt, 1)
-                return False
-            if receipt.fate is Fate.DOUBT:
-                self._broker(receipt, 1)
-            elif receipt.fate is Fate.BAD:
-                self._drop(run, f"it could not be sent again: {receipt.detail}", now)
-            else:
-                del desk.resends[run.task_id]
-                self._mark(batch_id, [shipment], [receipt], now, closes=False)
-                desk.pay()
-        return True
-
-    def _drop(self, run: Run, why: str, now: int) -> None:
-        desk, store = self._desk, self._parts.store
-        report.in_doubt(run.job_id, run.slot_us, run.task_id, False)
-        desk.land(run.task_id)
-        ends = [End(run.task_id, Verdict.IN_DOUBT, f"perhaps sent; {why}")]
-        desk.owed.append(lambda epoch: store.conclude(epoch, ends, now))
-        desk.pay()
 
     def _decide(self, entry: Entry, now: int) -> Claim | None:
         job, slot = entry.job, entry.next_us
@@ -189,9 +176,10 @@ class Sender:
             last_slot_us=state.last_slot_us,
             last_run_us=state.last_run_us,
         )
-        return decide(due, self._desk.moment(now))
+        claim = decide(due, self._desk.moment(now))
+        return self._desk.refusals.explain(job, claim) if self._desk.refusals and claim is not None else claim
 
-    def _claim_by_hand(self, entry: Entry, request: Request, now: int) -> tuple[int, list[_Won]] | None:
+    def _claim_by_hand(self, entry: Entry, request: Request, now: int) -> tuple[int, list[Won]] | None:
         """What `_publish` wants; None: not now, for the row has gone or somebody holds a lock on its state."""
         desk, job = self._desk, entry.job
         if job is None:
@@ -201,12 +189,20 @@ class Sender:
         else:
             refusal = self._parts.privileges.refusal(job)
         busy = desk.flights.busy(entry.id)
-        claim = by_hand(entry.id, job, request.asked_us, busy=busy, refusal=refusal, moment=desk.moment(now))
-        batch_id, won, lost = self._claim([_Won(claim, job, None)], now)
+        claim = by_hand(
+            entry.id,
+            job,
+            request.asked_us,
+            busy=busy,
+            refusal=refusal,
+            moment=desk.moment(now),
+            remembered=(request.job_id, request.asked_us) in desk.answered,
+        )
+        batch_id, won, lost = self._claim([Won(claim, job, None)], now)
         # The ledger has the slot: the request was dealt with before, and only the answer to it was lost.
         return (batch_id, won) if won or claim.runs[0].task_id in lost else None
 
-    def _claim(self, wanted: Sequence[_Won], now: int) -> tuple[int, list[_Won], frozenset[str]]:
+    def _claim(self, wanted: Sequence[Won], now: int) -> tuple[int, list[Won], frozenset[str]]:
         """The batch id, what the database granted, and what it did not (see `Store.claim`)."""
         desk = self._desk
         batch_id = desk.next_batch()
@@ -228,16 +224,15 @@ class Sender:
                 won.append(item.without(lost))
         return batch_id, won, lost
 
-    def _move_on(self, item: _Won, now: int) -> None:
+    def _move_on(self, item: Won, now: int) -> None:
         claim = item.claim
         newest = claim.runs[-1].slot_us if claim.runs else None
         ran = now if item.claimed else None
         self._desk.agenda.moved(claim.job_id, claim.next_us, now, last_run_us=ran, last_slot_us=newest)
 
-    def _publish(self, batch_id: int, won: Sequence[_Won], now: int, trusted: Callable[[], bool]) -> bool:
+    def _publish(self, batch_id: int, won: Sequence[Won], now: int, trusted: Callable[[], bool]) -> bool:
         """Whether nothing had to be given back."""
-        chores = self._parts.chores
-        inside = [item for item in won if item.job is not None and item.job.fn in chores and not item.job.from_code]
+        inside = [item for item in won if self._is_chore(item)]
         outside = [item for item in won if item not in inside] if inside else won
         shipments = [shipment for item in outside for shipment in item.shipments()]
         self._start_chores(batch_id, inside, now, closes=not shipments)
@@ -246,7 +241,7 @@ class Sender:
     def _ship(
         self,
         batch_id: int,
-        won: Sequence[_Won],
+        won: Sequence[Won],
         shipments: Sequence[Shipment],
         now: int,
         trusted: Callable[[], bool],
@@ -258,6 +253,7 @@ class Sender:
             return may
 
         unsent: list[Shipment] = []
+        refused: list[Shipment] = []
         chunks = deque(batched(shipments, self._parts.limits.chunk))
         try:
             while chunks and not unsent:
@@ -266,59 +262,18 @@ class Sender:
                     self._renew()
                 receipts = self._parts.dispatcher.send(chunk, may_send)
                 self._parts.fail_point("published")
-                unsent = self._mark(batch_id, chunk, receipts, now, closes=not chunks)
+                unsent = self._marker.mark(batch_id, chunk, receipts, now, closes=not chunks, refused=refused)
                 self._desk.pay()
                 self._parts.fail_point("marked")
         finally:
             # Also when the database went away: what was not sent for sure is given back when it returns.
             unsent.extend(shipment for chunk in chunks for shipment in chunk)
-            if unsent:
-                self._give_back(batch_id, won, unsent, now)
+            if unsent or refused:
+                self._give_back(batch_id, won, [*unsent, *refused], now)
         self._desk.pay()
         return not unsent
 
-    def _mark(
-        self, batch_id: int, chunk: Sequence[Shipment], receipts: Sequence[Receipt], now: int, *, closes: bool
-    ) -> list[Shipment]:
-        """Note what happened to a chunk, to be paid; the shipments that surely were not sent."""
-        desk, store = self._desk, self._parts.store
-        unsent: list[Shipment] = []
-        sent: list[str] = []
-        ends: list[End] = []
-        for shipment, receipt in zip(chunk, receipts, strict=True):
-            job, run = shipment.job, shipment.run
-            if receipt.fate is Fate.NOT_SENT:
-                unsent.append(shipment)
-                continue
-            if receipt.fate is Fate.BAD:
-                report.unsendable(job, run, receipt.detail)
-                ends.append(End(run.task_id, Verdict.FAILED, f"could not be published: {receipt.detail}"))
-                continue
-            if receipt.fate is Fate.SENT:
-                report.sent(job, run)
-                sent.append(run.task_id)
-            else:
-                self._doubtful(batch_id, shipment, ends)
-            if receipt.fate is Fate.SENT or job.on_doubt == "resend":
-                desk.flights.add(Airborne(run.task_id, job.id, run.slot_us, now, run.lease_until_us or now))
-        self._broker(receipts[-1], len(unsent))
-        done = closes and not unsent
-        if sent or done:
-            desk.owed.append(lambda epoch: store.sent(epoch, batch_id, sent, now, closes=done))
-        if ends:
-            desk.owed.append(lambda epoch: store.conclude(epoch, ends, now))
-        return unsent
-
-    def _doubtful(self, batch_id: int, shipment: Shipment, ends: list[End]) -> None:
-        job, run = shipment.job, shipment.run
-        resend = job.on_doubt == "resend"
-        report.in_doubt(job.id, run.slot_us, run.task_id, resend)
-        if resend:
-            self._desk.resends[run.task_id] = (batch_id, shipment)
-        else:
-            ends.append(End(run.task_id, Verdict.IN_DOUBT, "the broker went away while it was being sent"))
-
-    def _give_back(self, batch_id: int, won: Sequence[_Won], unsent: Sequence[Shipment], now: int) -> None:
+    def _give_back(self, batch_id: int, won: Sequence[Won], unsent: Sequence[Shipment], now: int) -> None:
         left: dict[str, list[Run]] = {}
         for shipment in unsent:
             left.setdefault(shipment.job.id, []).append(shipment.run)
@@ -339,17 +294,7 @@ class Sender:
         store = self._parts.store
         self._desk.owed.append(lambda epoch: store.release(epoch, batch_id, releases))
 
-    def _broker(self, last: Receipt, held_back: int) -> None:
-        desk = self._desk
-        away = last.fate in (Fate.NOT_SENT, Fate.DOUBT) and last.detail != ""
-        if away and not desk.broker_away:
-            report.broker_away(last.detail, held_back)
-        elif desk.broker_away and last.fate is Fate.SENT:
-            report.broker_back()
-        if away or last.fate is Fate.SENT:
-            desk.broker_away = away
-
-    def _start_chores(self, batch_id: int, won: Sequence[_Won], now: int, *, closes: bool) -> None:
+    def _start_chores(self, batch_id: int, won: Sequence[Won], now: int, *, closes: bool) -> None:
         desk, store = self._desk, self._parts.store
         runs = [(shipment.job, shipment.run) for item in won for shipment in item.shipments()]
         if not runs:

@@ -57,7 +57,7 @@ class Settler:
         parts, desk = self._parts, self._desk
         ends: list[End] = []
         dropped: list[Flight] = []
-        own = {task for task, _, _ in desk.chores} | set(desk.resends)
+        own = {task for task, _, _ in desk.chores} | set(desk.resends) | set(desk.unconfirmed)
         for flight in part:
             if flight.task_id in own:
                 continue

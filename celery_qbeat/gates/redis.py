@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from redis.exceptions import RedisError
 
-from celery_qbeat.errors import SettingsError, Unavailable
-from celery_qbeat.gates.redis_url import connect, hide_password
+from celery_qbeat.errors import NotBound, SettingsError, Unavailable
+from celery_qbeat.gates.beat_list import SEEN_FOR_S, Announced, BeatList, read_announced
+from celery_qbeat.gates.server import RedisServer
+from celery_qbeat.gates.trouble import explain
+from celery_qbeat.jobs import database_id
 from celery_qbeat.ports import Clock, Lease
 
 log = logging.getLogger("celery_qbeat")
@@ -21,12 +24,13 @@ SHORTEST_TTL_S = 2.0
 """Asking the workers whether they still have a run takes a second, and the lock is not renewed meanwhile."""
 
 POLLS_PER_TTL = 3
-SEEN_FOR_S = 60.0
 
-# One call renews or acquires (ARGV[3] is '1') or gives back what is left, and says "here I am". The answer is the
-# lock's value afterwards, empty for none.
+# One call renews or acquires (ARGV[3] is '1') or gives back what is left. The answer is the lock's value afterwards,
+# empty for none, and the milliseconds that it has left.
 # The value is "<token of the beat>:<number of the call that acquired it>". So a key that was lost and made again has
 # another value, and the caller sees a new term even if the answer to the call that made it never arrived.
+# DEL comes before SET because of a full Redis (maxmemory, noeviction): it refuses SET there, but not after a command
+# of the same script that writes and needs no memory. tests/contract/test_gate_troubles.py shows it.
 # Sent as EVAL: a Redis that restarted or forgot its scripts needs no second attempt.
 _HOLD = """
 local held = redis.call('GET', KEYS[1])
@@ -36,27 +40,20 @@ if ARGV[3] == '1' then
     redis.call('PEXPIRE', KEYS[1], ARGV[4])
   elseif not held then
     held = ARGV[2]
+    redis.call('DEL', KEYS[1])
     redis.call('SET', KEYS[1], held, 'PX', ARGV[4])
   end
 elseif mine then
   redis.call('DEL', KEYS[1])
   held = false
 end
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - ARGV[6])
-redis.call('ZADD', KEYS[2], now, ARGV[5])
-redis.call('PEXPIRE', KEYS[2], ARGV[6])
-return held or ''
+return {held or '', redis.call('PTTL', KEYS[1])}
 """
 
 _RELEASE = """
 local held = redis.call('GET', KEYS[1])
 if held and string.sub(held, 1, #ARGV[1]) == ARGV[1] then
   redis.call('DEL', KEYS[1])
-end
-if ARGV[2] ~= '' then
-  redis.call('ZREM', KEYS[2], ARGV[2])
 end
 return 1
 """
@@ -65,8 +62,15 @@ _LOOK = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 return {redis.call('GET', KEYS[1]) or '', redis.call('PTTL', KEYS[1]), now,
-        redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES')}
+        redis.call('ZREVRANGE', KEYS[2], 0, 199, 'WITHSCORES')}
 """
+
+_VALUE = re.compile(rb"[0-9a-f]{32}:\d+")
+
+ANOTHER = "another beat is the writer"
+
+ENDLESS = -1
+"""What PTTL says of a key that has no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +85,22 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Who has the lock, `holder` empty when that beat is not listed; without a renewal it ends in `left_s` seconds."""
+    """Who has the lock, `holder` empty when that beat is not listed; without a renewal it ends in `left_s` seconds.
+
+    `left_s` None: never; no beat makes such a lock.
+    """
 
     holder: str
-    left_s: float
+    left_s: float | None
+
+
+def lock_key(namespace: str, instance: str) -> str:
+    """The key of a database's lock. The list of its beats has the same hash tag: a cluster keeps both in one slot."""
+    return f"qbeat:{{{namespace}:{database_id(instance)}}}:lock"
 
 
 class RedisGate:
-    """Holds while its token is in Redis, under `qbeat:{<namespace>}:lock`.
+    """Holds while its token is in Redis, under `lock_key(namespace, instance)`: each database has its own lock.
 
     `ttl_s`: how long the lock outlives its holder. `poll_s`: the longest time between two calls of `hold`. `holder`:
     how this beat calls itself, e.g. `host:pid`. `margin_s`: how much less than Redis this side trusts the lock, so that
@@ -110,20 +122,35 @@ class RedisGate:
     ) -> None:
         _check_ttl(ttl_s, poll_s)
         self._margin_s = max(0.5, ttl_s / 10) if margin_s is None else margin_s
-        self._timeout_s = min(1.0, ttl_s / 4)
-        self._client = connect(url, self._timeout_s)
-        self._where = hide_password(url)
-        self._keys = (f"qbeat:{{{namespace}}}:lock", f"qbeat:{{{namespace}}}:beats")
+        timeout_s = min(1.0, ttl_s / 4)
+        self._server = RedisServer(url, timeout_s)
+        self._namespace = namespace
+        self._instance = ""
+        self._keys: tuple[str, str] | None = None
         self._ttl_s = ttl_s
-        self._pause_s = min(poll_s, self._timeout_s)
+        self._pause_s = min(poll_s, timeout_s)
         self._clock = clock
         self._token = uuid.uuid4().hex
-        self._me = json.dumps([self._token, holder, clock.now_us()])
+        me = Announced(self._token, holder, clock.now_us())
+        self._list = BeatList(self._server, namespace, me, max(SEEN_FOR_S, 3 * ttl_s))
         self._calls = 0
         self._lease: Lease | None = None
-        self._away = False
+        self._trouble = ""
+        self._odd = b""
+        self._other = ANOTHER
         self._ask_again = float("-inf")
         self._yielded_until: float | None = None
+
+    def bind(self, instance: str) -> None:
+        """See `ports.Gate`. The list of beats follows with the next `hold`."""
+        if instance == self._instance:
+            return
+        if self._keys is not None:
+            self.release()
+        key = lock_key(self._namespace, instance)
+        self._instance, self._keys = instance, (key, key.removesuffix("lock") + "beats")
+        self._list.bind(self._keys[1], database_id(instance))
+        self._ask_again, self._yielded_until = float("-inf"), None
 
     def hold(self) -> Lease | None:
         """Acquire or renew. None: another beat has the lock, or Redis is away and its last answer no longer trusted.
@@ -131,26 +158,33 @@ class RedisGate:
         Waits for about `min(1 s, TTL / 4)` at most, and after a failure asks again no sooner than that (or a poll)
         later.
         """
+        if self._keys is None:
+            raise NotBound
         started = self._clock.monotonic()
         if started < self._ask_again:
             return self._still_trusted(started)
         try:
-            value = self._call(take=not self._yielded(started))
+            value, left_ms = self._call(take=not self._yielded(started))
         except (RedisError, OSError) as error:
             now = self._clock.monotonic()
             self._ask_again = now + self._pause_s
             lease = self._still_trusted(now)
             if lease is None:
-                self._say_away(error)
+                self._say_trouble(error)
             return lease
         self._say_back()
-        if value.startswith(self._token):
-            self._lease = Lease(value, started + self._ttl_s - self._margin_s)
+        self._list.announce(started)
+        if value.startswith(self._token.encode()):
+            self._lease = Lease(value.decode(), started + self._ttl_s - self._margin_s)
             return self._lease
         self._lease = None
         if value:
             self._yielded_until = None
+            self._mind_oddities(value, left_ms)
         return None
+
+    def reason(self) -> str:
+        return self._trouble or self._other
 
     def yield_(self) -> None:
         """Give the lock back and leave it to the others until one had it, or for one TTL if there is none."""
@@ -160,27 +194,31 @@ class RedisGate:
     def let_go(self) -> bool:
         """Give the lock back, True if it was held; the next `hold` asks for it as any other beat does."""
         held, self._lease = self._lease is not None, None
-        self._give_back("")
+        self._give_back()
         return held
 
     def release(self) -> None:
         """Give the lock back at once and stop being listed. If Redis is away, the lock ends by itself after its TTL."""
         self._lease = None
-        self._give_back(self._me)
-        self._client.close()
+        if self._give_back():
+            try:
+                self._list.withdraw()
+            except (RedisError, OSError) as error:
+                log.debug("gate: this beat stays listed for a while: %s", error)
+        self._server.close()
 
     def describe(self) -> str:
-        return f"lock in Redis at {self._where}"
+        return f"lock in Redis at {self._server.where}"
 
     def beats(self) -> tuple[Beat, ...]:
         """Beats that announced themselves within the last minute, the writer first. Raises Unavailable."""
         value, _, now_ms, announced = self._look()
-        token = value.partition(":")[0]
+        token = _token(value)
         found = []
         for member, seen_ms in zip(announced[::2], announced[1::2], strict=True):
-            its_token, holder, since_us = json.loads(member)
-            seen_s = max(0.0, (now_ms - float(seen_ms)) / 1000)
-            found.append(Beat(holder, since_us, seen_s, writer=its_token == token))
+            if beat := read_announced(member):
+                seen_s = max(0.0, (now_ms - float(seen_ms)) / 1000)
+                found.append(Beat(beat.holder, beat.since_us, seen_s, writer=beat.token == token))
         return tuple(sorted(found, key=lambda beat: (not beat.writer, beat.since_us)))
 
     def holding(self) -> Holding | None:
@@ -188,33 +226,39 @@ class RedisGate:
         value, left_ms, _, announced = self._look()
         if not value:
             return None
-        known = {its_token: holder for its_token, holder, _ in map(json.loads, announced[::2])}
-        return Holding(known.get(value.partition(":")[0], ""), max(0, left_ms) / 1000)
+        known = {beat.token: beat.holder for beat in map(read_announced, announced[::2]) if beat}
+        return Holding(known.get(_token(value), ""), None if left_ms == ENDLESS else max(0, left_ms) / 1000)
 
     # ------------------------------------------------------------------
 
-    def _call(self, *, take: bool) -> str:
+    def _call(self, *, take: bool) -> tuple[bytes, int]:
         self._calls += 1
         new = f"{self._token}:{self._calls}"
-        seen_ms = _ms(max(SEEN_FOR_S, 3 * self._ttl_s))
-        arguments: list[str | int] = [self._token, new, int(take), _ms(self._ttl_s), self._me, seen_ms]
-        return cast(bytes, self._eval(_HOLD, arguments)).decode()
+        value, left_ms = self._eval(_HOLD, [self._token, new, int(take), _ms(self._ttl_s)])
+        return value, left_ms
 
-    def _look(self) -> tuple[str, int, int, Sequence[bytes]]:
+    def _look(self) -> tuple[bytes, int, int, Sequence[bytes]]:
         try:
-            value, left_ms, now_ms, announced = cast(Any, self._eval(_LOOK, []))
+            value, left_ms, now_ms, announced = self._eval(_LOOK, [])
         except (RedisError, OSError) as error:
-            raise Unavailable(f"gate: Redis at {self._where} is away: {error}") from error
-        return value.decode(), left_ms, now_ms, announced
+            raise Unavailable(f"gate: {explain(error)} ({self._server.where}: {error})") from error
+        return value, left_ms, now_ms, announced
 
-    def _eval(self, script: str, arguments: Sequence[str | int]) -> object:
-        return self._client.eval(script, len(self._keys), *self._keys, *arguments)
+    def _eval(self, script: str, arguments: Sequence[str | int]) -> Any:
+        if self._keys is None:
+            raise NotBound
+        return self._server.eval(script, self._keys, arguments)
 
-    def _give_back(self, announced: str) -> None:
+    def _give_back(self) -> bool:
+        """Whether it was given back, as far as anybody can tell."""
+        if self._keys is None:
+            return False
         try:
-            self._eval(_RELEASE, [self._token, announced])
+            self._server.eval(_RELEASE, self._keys, [self._token])
         except (RedisError, OSError) as error:
             log.debug("gate: the lock could not be given back, it ends by itself: %s", error)
+            return False
+        return True
 
     def _yielded(self, now: float) -> bool:
         if self._yielded_until is not None and now >= self._yielded_until:
@@ -226,15 +270,35 @@ class RedisGate:
             self._lease = None
         return self._lease
 
-    def _say_away(self, error: Exception) -> None:
-        if not self._away:
-            self._away = True
-            log.warning("gate: Redis is away: jobs paused (%s: %s)", self._where, error)
+    def _say_trouble(self, error: Exception) -> None:
+        fact = explain(error)
+        if fact != self._trouble:
+            self._trouble = fact
+            log.warning("gate: %s: jobs paused (%s: %s)", fact, self._server.where, error)
 
     def _say_back(self) -> None:
-        if self._away:
-            self._away = False
-            log.warning("gate: Redis is back (%s)", self._where)
+        if self._trouble:
+            self._trouble = ""
+            log.warning("gate: Redis is back (%s)", self._server.where)
+
+    def _mind_oddities(self, value: bytes, left_ms: int) -> None:
+        """Tell once of a lock that no beat made: somebody else wrote to its key, and would keep all beats waiting."""
+        readable, endless = _VALUE.fullmatch(value) is not None, left_ms == ENDLESS
+        self._other = ANOTHER if readable else "somebody unknown holds the lock"
+        if (readable and not endless) or value == self._odd:
+            return
+        self._odd = value
+        log.warning(
+            "gate: the lock %s is held by %s%s: jobs paused until it ends or is deleted (%s)",
+            self._keys and self._keys[0],
+            "a beat" if readable else "somebody unknown",
+            " and has no TTL, so it does not end by itself" if endless else "",
+            self._server.where,
+        )
+
+
+def _token(value: bytes) -> str:
+    return value.partition(b":")[0].decode("ascii", "replace")
 
 
 def _ms(seconds: float) -> int:

@@ -40,6 +40,15 @@ def connect(url: str, timeout_s: float) -> Redis:
         raise SettingsError(f"qbeat_redis_url: {hide_password(url)!r}: {error}; write it like {EXAMPLES}") from None
 
 
+def elsewhere(client: Redis, host: str, port: int) -> Redis:
+    """A client with the same options for another server: a node of the same cluster."""
+    pool = client.connection_pool
+    kind, options = pool.connection_class, {**pool.connection_kwargs, "host": host, "port": port}
+    if options.pop("path", None) is not None:
+        kind = Connection
+    return Redis(connection_pool=ConnectionPool(connection_class=kind, **options))
+
+
 def hide_password(url: str) -> str:
     """The URL (or list of URLs) with every password replaced, those in the query too."""
     url = re.sub(r"(?<=://)([^/@;]*?):([^/;]*)@", r"\1:***@", url)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from celery_qbeat.stores import tables
-from celery_qbeat.stores.connection import told
+from celery_qbeat.stores.driver_errors import told
 
 NAME = "__canary__"
 NOTED_IN = {"I": "qbeat_jobs", "U": "qbeat_jobs", "D": "qbeat_jobs", "W": "qbeat_workers", "R": "qbeat_requests"}

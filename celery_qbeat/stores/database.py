@@ -6,13 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import sqlalchemy as sa
 
-from celery_qbeat.stores import claiming, ledger, tables
+from celery_qbeat.errors import Unavailable
+from celery_qbeat.stores import claiming, leader, ledger, tables
 from celery_qbeat.stores.claiming import Batch
-from celery_qbeat.stores.connection import Link, Trouble
+from celery_qbeat.stores.connection import Link
+from celery_qbeat.stores.driver_errors import Trouble
 from celery_qbeat.stores.ledger import Sent
 
 RELOAD_ABOVE = 50_000
@@ -55,8 +57,19 @@ class Audit:
 class Database(ABC):
     """One subclass for each kind, found by the name of SQLAlchemy's dialect."""
 
-    begin: ClassVar[str] = "BEGIN"
-    session: ClassVar[Sequence[str]] = ()
+    session: Sequence[str] = ()
+    """Statements for each new connection. Only for databases whose connections nobody else gets."""
+
+    remote: bool = True
+    """Whether a network is between us: then the server may never answer."""
+
+    def begin(self, _wait_s: float | None) -> str:
+        """Begin a transaction, each of whose statements may take this long; in one message. None: a migration."""
+        return "BEGIN"
+
+    def tries_to_begin(self, _url: sa.URL) -> int:
+        """How often a transaction is tried that could not begin because of somebody else's."""
+        return 1
 
     def url(self, url: sa.URL) -> sa.URL:
         """The URL with a driver of ours where it names none."""
@@ -70,9 +83,21 @@ class Database(ABC):
         """Why there is nothing to connect to; empty when there may be."""
         return ""
 
-    def connect_args(self, _url: sa.URL) -> dict[str, object]:
-        """Driver options, such as timeouts, that the URL does not set."""
+    def engine_options(self, _url: sa.URL) -> dict[str, Any]:
+        """Arguments of SQLAlchemy's `create_engine`."""
         return {}
+
+    def connect_args(self, _url: sa.URL) -> dict[str, object]:
+        """Driver options, such as timeouts, for those that the URL does not set."""
+        return {}
+
+    @abstractmethod
+    def try_to_write(self, connection: sa.Connection) -> None:
+        """Change nothing, in a way that a session without the right to write is refused with its usual error."""
+
+    def read_only(self, url: sa.URL) -> str:
+        """The beginning of the sentence about such a session."""
+        return f"the database {shown(url)} is read-only (a standby?)"
 
     @abstractmethod
     def judge(self, error: BaseException) -> Trouble:
@@ -97,6 +122,10 @@ class Database(ABC):
         """See `Store.sent`."""
         link.write(lambda connection: ledger.sent(connection, mark))
 
+    def beat(self, link: Link, epoch: int, now_us: int) -> None:
+        """See `Store.beat`."""
+        link.message(lambda connection: leader.beat(connection, epoch, now_us))
+
     @abstractmethod
     def cursor(self, connection: sa.Connection) -> Any:
         """The end of the change log. What commits after this call is found by `poll`."""
@@ -117,12 +146,16 @@ class Database(ABC):
         """The server's clock in microseconds since the epoch; None: it is this machine's."""
         return None
 
+    def unusable(self, _url: sa.URL, _error: Unavailable) -> str:
+        """Why waiting does not help after this error of `open`; empty when it may."""
+        return ""
+
     def trouble_ahead(self, _connection: sa.Connection) -> str:
         """A reason why this server cannot be used, found at open; empty: none."""
         return ""
 
     def whole_tables(self, _connection: sa.Connection) -> AbstractContextManager[None]:
-        """Around a query that joins tables as a whole. After an error the connection is not used again."""
+        """Around a query that joins tables as a whole."""
         return nullcontext()
 
     def text(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:

@@ -28,12 +28,15 @@ def fenced(connection: sa.Connection) -> Fenced:
     return Fenced(f"epoch {found[0]} was taken by {found[1]}", epoch=found[0])
 
 
-def take_epoch(connection: sa.Connection, holder: str, now_us: int, above: int) -> int:
-    """The next epoch, above those of all batches: the row may have been restored from a backup, or by hand."""
+def take_epoch(connection: sa.Connection, holder: str, now_us: int, known: int, above: int) -> int:
+    """See `Store.take_epoch`. Above the epochs of all batches: the row alone may have been restored, or by hand."""
     leader, batches = tables.leader, tables.batches
     row = connection.execute(sa.select(leader.c.epoch).where(leader.c.id == 1).with_for_update()).first()
     newest = connection.execute(sa.select(sa.func.max(batches.c.batch_id))).scalar_one()
-    epoch = max(row[0] if row else 0, (newest or 0) >> BATCH_BITS, above) + 1
+    last = max(row[0] if row else 0, (newest or 0) >> BATCH_BITS)
+    if last < known:
+        raise Fenced(f"the epoch is {last}, and was {known} before", epoch=last)
+    epoch = max(last, above) + 1
     values = {"epoch": epoch, "holder": holder, "taken_us": now_us, "seen_us": now_us}
     if row:
         connection.execute(sa.update(leader).where(leader.c.id == 1).values(values))

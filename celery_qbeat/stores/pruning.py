@@ -12,6 +12,7 @@ from celery_qbeat.jobs import IN_FLIGHT, Verdict
 from celery_qbeat.stores import tables
 from celery_qbeat.stores.claiming import among, chunks
 from celery_qbeat.stores.connection import Link
+from celery_qbeat.stores.watchdog import PRUNE_S
 
 STEP = 5_000
 
@@ -25,7 +26,8 @@ def ledger(link: Link, before_us: Mapping[Verdict, int]) -> Iterator[int]:
     old = sa.or_(*(sa.and_(runs.verdict == verdict.value, runs.finished_us < us) for verdict, us in times.items()))
     for window in _windows(link, runs.id, runs.claimed_us, max(times.values())):
         yield link.write(
-            partial(_delete, statement=sa.delete(tables.runs).where(window, runs.lease_until_us.is_(None), old))
+            partial(_delete, statement=sa.delete(tables.runs).where(window, runs.lease_until_us.is_(None), old)),
+            wait_s=PRUNE_S,
         )
 
 
@@ -35,7 +37,7 @@ def batches(link: Link, before_us: int) -> Iterator[int]:
     flying = sa.exists().where(runs.batch_id == rows.batch_id, runs.lease_until_us.is_not(None))
     old = sa.and_(rows.sent_us.is_not(None), rows.claimed_us < before_us, ~flying)
     for window in _windows(link, rows.batch_id, rows.claimed_us, before_us):
-        yield link.write(partial(_delete, statement=sa.delete(tables.batches).where(window, old)))
+        yield link.write(partial(_delete, statement=sa.delete(tables.batches).where(window, old)), wait_s=PRUNE_S)
 
 
 def history(link: Link, before_us: int) -> Iterator[int]:
@@ -45,7 +47,9 @@ def history(link: Link, before_us: int) -> Iterator[int]:
     replaced = sa.exists().where(newer.job_id == rows.job_id, newer.id > rows.id, newer.since_us <= before_us)
     old = sa.and_(rows.since_us < before_us, sa.or_(replaced, rows.spec.is_(None)))
     for window in _windows(link, rows.id, rows.since_us, before_us):
-        yield link.write(partial(_forget, query=sa.select(rows.id).where(window, old).order_by(rows.id)))
+        yield link.write(
+            partial(_forget, query=sa.select(rows.id).where(window, old).order_by(rows.id)), wait_s=PRUNE_S
+        )
 
 
 def _windows(link: Link, key: Any, time: Any, horizon: int) -> Iterator[sa.ColumnElement[bool]]:

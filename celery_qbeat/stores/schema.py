@@ -17,10 +17,13 @@ qbeat_status and, on MySQL and MariaDB, on what that view reads: qbeat_jobs and 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from celery_qbeat.errors import QbeatError, SchemaError
 from celery_qbeat.stores import canary, tables
@@ -57,7 +60,7 @@ def migrate(link: Link) -> None:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     from celery_qbeat.stores.upgrade import upgrade
 
-    link.write(upgrade)
+    link.migrate(upgrade)
 
 
 def check(link: Link, *, trouble: str = "") -> Identity:
@@ -76,8 +79,7 @@ def check(link: Link, *, trouble: str = "") -> Identity:
             f"the tables have schema version {found.version}, this celery_qbeat needs {SCHEMA_VERSION}: "
             f"run {_remedy(found)}"
         )
-    for table in tables.metadata.sorted_tables:
-        _probe(link, table, found)
+    _probe(link, found)
     wrong = _sing(link)
     if wrong:
         raise SchemaError(f"{wrong}: run {_remedy(found)}, which makes them anew")
@@ -85,11 +87,15 @@ def check(link: Link, *, trouble: str = "") -> Identity:
 
 
 def identity(connection: sa.Connection) -> Identity | None:
-    """Whose tables these are; None when there are none."""
-    if not sa.inspect(connection).has_table(tables.meta.name):
-        return None
+    """Whose tables these are; None when there are none. Not for use in a transaction."""
     meta = tables.meta.c
-    row = connection.execute(sa.select(meta.instance, meta.schema_version, meta.owner).where(meta.id == 1)).first()
+    query = sa.select(meta.instance, meta.schema_version, meta.owner).where(meta.id == 1)
+    try:
+        row = connection.execute(query).first()
+    except DBAPIError:
+        if sa.inspect(connection).has_table(tables.meta.name):
+            raise
+        return None
     if row is None:
         raise SchemaError("qbeat_meta has lost its row with id 1: restore it from a backup, or drop the qbeat_* tables")
     return Identity(*row)
@@ -113,13 +119,27 @@ def _refuse_newer(found: Identity) -> None:
         )
 
 
-def _probe(link: Link, table: sa.Table, found: Identity) -> None:
+def _probe(link: Link, found: Identity) -> None:
+    """Read all columns of all tables, without a row, at once. Raises SchemaError, which names the table."""
+    everything = tables.metadata.sorted_tables
     try:
-        link.read(lambda connection: connection.execute(sa.select(table).where(sa.false())).close())
-    except SchemaError as error:
-        raise SchemaError(
-            f"{table.name} cannot be read ({error}): run {_remedy(found)}, or grant this role its rights"
-        ) from error
+        link.read(partial(_look_at, tables_=everything))
+    except SchemaError:
+        for table in everything:
+            try:
+                link.read(partial(_look_at, tables_=[table]))
+            except SchemaError as error:
+                raise SchemaError(
+                    f"{table.name} cannot be read ({error}): run {_remedy(found)}, or grant this role its rights"
+                ) from error
+
+
+def _look_at(connection: sa.Connection, tables_: Sequence[sa.Table]) -> None:
+    counts = [
+        sa.select(sa.func.count()).select_from(sa.select(table).where(sa.false()).subquery()).scalar_subquery()
+        for table in tables_
+    ]
+    connection.execute(sa.select(*counts)).close()
 
 
 def _sing(link: Link) -> str:

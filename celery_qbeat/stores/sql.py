@@ -10,15 +10,17 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from celery_qbeat.errors import SchemaError
+from celery_qbeat.errors import SchemaError, Unavailable
 from celery_qbeat.jobs import State, Verdict, Worker
 from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row
 from celery_qbeat.stores import leader, ledger, pruning, reading, schema, tables
 from celery_qbeat.stores.claiming import Batch, among, chunks, clean
-from celery_qbeat.stores.connection import BadData, Link
+from celery_qbeat.stores.connection import Link
 from celery_qbeat.stores.database import LOG_KEPT_US, RELOAD_ABOVE, Database, shown
+from celery_qbeat.stores.driver_errors import BadData
 from celery_qbeat.stores.leader import fence
 from celery_qbeat.stores.reading import key
+from celery_qbeat.stores.watchdog import PRUNE_S
 
 log = logging.getLogger("celery_qbeat.store")
 
@@ -46,14 +48,7 @@ class SqlStore:
         self._touched: list[Any] = []
         """Ids of changed rows that no call of `changes` has brought yet."""
         self._scopes: Mapping[str, Worker] = {}
-        self._link = Link(
-            self._url,
-            judge=database.judge,
-            session=database.session,
-            begin=database.begin,
-            connect_args=database.connect_args(self._url),
-            absent=lambda: database.absent(self._url),
-        )
+        self._link = Link(self._url, database)
         json = {"args", "kwargs"}
         self._row_columns = [
             database.text(tables.jobs.c[name]) if name in json else tables.jobs.c[name] for name in ROW_COLUMNS
@@ -65,9 +60,19 @@ class SqlStore:
         return self._link
 
     def open(self) -> None:
+        try:
+            self._open()
+        except Unavailable as error:
+            # What is away comes back; what is forbidden does not.
+            if reason := self._database.unusable(self._url, error):
+                raise SchemaError(reason) from error
+            raise
+
+    def _open(self) -> None:
         absent = self._database.absent(self._url)
         if absent and not self._create_tables:
-            raise SchemaError(f"{absent}: run {schema.MIGRATE['alembic']}")
+            homeless = self._database.homeless(self._url)
+            raise SchemaError(homeless or f"{absent}: run {schema.MIGRATE['alembic']}")
         if self._create_tables and (absent or not self._link.read(schema.is_current)):
             self.migrate()
         trouble = self._link.read(self._database.trouble_ahead)
@@ -86,6 +91,9 @@ class SqlStore:
     def close(self) -> None:
         self._link.close()
 
+    def limit_waits(self, seconds: float) -> None:
+        self._link.limit_waits(seconds)
+
     def describe(self) -> str:
         return shown(self._url)
 
@@ -98,12 +106,12 @@ class SqlStore:
     def clock_us(self) -> int | None:
         return self._link.read(self._database.clock_us)
 
-    def take_epoch(self, holder: str, now_us: int, above: int = 0) -> int:
+    def take_epoch(self, holder: str, now_us: int, known: int = 0, above: int = 0) -> int:
         name = clean(holder)[:255]
-        return self._link.write(lambda connection: leader.take_epoch(connection, name, now_us, above))
+        return self._link.write(lambda connection: leader.take_epoch(connection, name, now_us, known, above))
 
     def beat(self, epoch: int, now_us: int) -> None:
-        self._link.write(lambda connection: leader.beat(connection, epoch, now_us))
+        self._database.beat(self._link, epoch, now_us)
 
     # ------------------------------------------------------------ rows
 
@@ -290,7 +298,7 @@ class SqlStore:
         while (cursor := self._cursor) is not None:
             before = now_us - LOG_KEPT_US
             step = partial(self._database.prune_log, cursor=cursor, before_us=before, limit=pruning.STEP)
-            gone = self._link.write(step)
+            gone = self._link.write(step, wait_s=PRUNE_S)
             yield gone
             if gone < pruning.STEP:
                 return

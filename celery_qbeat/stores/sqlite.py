@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +12,17 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from celery_qbeat.errors import SchemaError
-from celery_qbeat.stores import tables
-from celery_qbeat.stores.connection import Trouble
+from celery_qbeat.errors import SchemaError, Unavailable
+from celery_qbeat.stores import leader, tables
+from celery_qbeat.stores.connection import Link
 from celery_qbeat.stores.database import Audit, Database, Entry, Poll, audit_query, prune_numbered
+from celery_qbeat.stores.driver_errors import Trouble
 
-BUSY_TIMEOUT_S = 5.0
+BUSY_TIMEOUT_S = 1.0
+"""Seconds that SQLite waits for somebody else's transaction. No signal is handled meanwhile."""
+
+BUSY_TRIES = 5
+"""How often it is asked to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +36,15 @@ class Cursor:
 
 
 class SQLite(Database):
-    begin = "BEGIN IMMEDIATE"
+    remote = False
     # FULL: with NORMAL a power cut may undo the last claims, and a slot would be sent twice.
     session = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA recursive_triggers = OFF")
+
+    def begin(self, _wait_s: float | None) -> str:
+        return "BEGIN IMMEDIATE"
+
+    def tries_to_begin(self, url: sa.URL) -> int:
+        return 1 if "timeout" in url.query else BUSY_TRIES
 
     def url(self, url: sa.URL) -> sa.URL:
         """The path is made absolute: a later change of the working directory must not lead to another file."""
@@ -41,15 +53,38 @@ class SQLite(Database):
 
     def absent(self, url: sa.URL) -> str:
         path = _path(url)
-        if path is None or path.exists():
+        if path is None:
             return ""
-        return self.homeless(url) or f"the SQLite file {path} does not exist"
+        try:
+            return "" if path.exists() else self.homeless(url) or f"the SQLite file {path} does not exist"
+        except OSError as error:
+            return f"the SQLite file {path} cannot be reached ({error.strerror})"
 
     def homeless(self, url: sa.URL) -> str:
         path = _path(url)
-        if path is None or path.parent.is_dir():
+        if path is None:
             return ""
-        return f"the folder {path.parent} of the SQLite file does not exist: create it, or set qbeat_database_url"
+        advice = "set qbeat_database_url"
+        try:
+            if not path.parent.is_dir():
+                return f"the folder {path.parent} of the SQLite file does not exist: create it, or {advice}"
+            there = path.exists()
+        except OSError as error:
+            return f"the SQLite file {path} cannot be reached ({error.strerror}): change that, or {advice}"
+        return self._forbidden(path, there, advice)
+
+    @staticmethod
+    def _forbidden(path: Path, there: bool, advice: str) -> str:
+        """What the operating system will refuse; empty when nothing is known."""
+        if path.is_dir():
+            return f"{path} is a folder, not a SQLite file: {advice}"
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            why = "this user may not write to the folder, where SQLite keeps files beside the database"
+        elif there and not os.access(path, os.R_OK | os.W_OK):
+            why = "this user may not read and write it"
+        else:
+            return ""
+        return f"the SQLite file {path} cannot be used, because {why}: give this user the right, or {advice}"
 
     def connect_args(self, url: sa.URL) -> dict[str, object]:
         """The beat's thread may not be the one that made the store, but only one uses it."""
@@ -58,15 +93,34 @@ class SQLite(Database):
 
     def judge(self, error: BaseException) -> Trouble:
         name = str(getattr(error, "sqlite_errorname", ""))
-        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_READONLY", "SQLITE_INTERRUPT")):
+        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_INTERRUPT")):
             return Trouble.BUSY
+        if name.startswith("SQLITE_READONLY"):
+            return Trouble.READ_ONLY
         if name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_PROTOCOL", "SQLITE_NOMEM")):
             return Trouble.LOST
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_SCHEMA")) or "no such" in str(error):
             return Trouble.SCHEMA
         if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
             return Trouble.LOST
-        return Trouble.DATA
+        # SQLITE_ERROR is for everything else, from a function that refuses a value to a statement that is none.
+        return Trouble.UNKNOWN if name in ("SQLITE_INTERNAL", "SQLITE_MISUSE", "SQLITE_AUTH") else Trouble.DATA
+
+    def try_to_write(self, connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        connection.exec_driver_sql("ROLLBACK")
+
+    def read_only(self, url: sa.URL) -> str:
+        return f"the SQLite file {url.database} is read-only"
+
+    def unusable(self, url: sa.URL, error: Unavailable) -> str:
+        if reason := self.homeless(url):
+            return reason
+        cause = error.__cause__
+        name = str(getattr(getattr(cause, "orig", cause), "sqlite_errorname", ""))
+        if name.startswith("SQLITE_READONLY"):
+            return str(error)
+        return f"the SQLite file {url.database} cannot be opened: {error}" if name.startswith("SQLITE_CANTOPEN") else ""
 
     def put(
         self,
@@ -85,6 +139,10 @@ class SQLite(Database):
         elif update is not None:
             statement = statement.on_conflict_do_nothing()
         connection.execute(statement, [dict(zip(columns, row, strict=True)) for row in rows])
+
+    def beat(self, link: Link, epoch: int, now_us: int) -> None:
+        # In a transaction, whose beginning is what waits for others.
+        link.write(lambda connection: leader.beat(connection, epoch, now_us))
 
     def cursor(self, connection: sa.Connection) -> Cursor:
         commits = self._commits(connection)

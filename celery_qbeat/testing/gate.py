@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from celery_qbeat.errors import NotBound
 from celery_qbeat.ports import FOREVER, Clock, Lease
 
 
@@ -9,18 +10,26 @@ class OpenGate:
     """Holds while `open` is true. A reopened gate gives a new term.
 
     `ttl_s` bounds the trust in a lease; when it was not renewed for that long, the next one is of a new term.
+    `instance`: the database that it is bound to.
     """
 
     def __init__(self, clock: Clock | None = None, ttl_s: float | None = None) -> None:
         self.open = True
         self.released = False
+        self.instance = ""
         self._clock = clock
         self._ttl_s = ttl_s
         self._term = 0
         self._held = False
         self._until = FOREVER
 
+    def bind(self, instance: str) -> None:
+        if instance != self.instance:
+            self.instance, self._held = instance, False
+
     def hold(self) -> Lease | None:
+        if not self.instance:
+            raise NotBound
         if not self.open or self.released:
             self._held = False
             return None
@@ -38,6 +47,9 @@ class OpenGate:
     def let_go(self) -> bool:
         held, self._held = self._held, False
         return held
+
+    def reason(self) -> str:
+        return "another beat is the writer"
 
     def release(self) -> None:
         self.released = True

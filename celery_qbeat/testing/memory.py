@@ -23,6 +23,7 @@ class MemoryStore(Edits, Faults):
     def __init__(self, database: Database | None = None, *, instance: str = INSTANCE) -> None:
         super().__init__(database or Database(instance=instance))
         Faults.__init__(self)
+        self.longest_wait_s: float | None = None
         self._cursor: int | None = None
         self._known: dict[str, int] = {}
 
@@ -38,6 +39,10 @@ class MemoryStore(Edits, Faults):
     def close(self) -> None:
         self._cursor = None
 
+    def limit_waits(self, seconds: float) -> None:
+        """Nothing waits here; `longest_wait_s` shows that it was called."""
+        self.longest_wait_s = seconds
+
     def describe(self) -> str:
         return "memory"
 
@@ -50,9 +55,12 @@ class MemoryStore(Edits, Faults):
         return None if self.database.clock is None else self.database.clock()
 
     @call
-    def take_epoch(self, holder: str, now_us: int, above: int = 0) -> int:
+    def take_epoch(self, holder: str, now_us: int, known: int = 0, above: int = 0) -> int:
         base = self.database
-        base.epoch = max(base.epoch, max((b.epoch for b in base.batches.values()), default=0), above) + 1
+        last = max(base.epoch, max((b.epoch for b in base.batches.values()), default=0))
+        if last < known:
+            raise Fenced(f"the epoch is {last}, and was {known} before", epoch=last)
+        base.epoch = max(last, above) + 1
         base.holder, base.seen_us = holder, now_us
         return base.epoch
 

@@ -9,34 +9,76 @@ from celery_qbeat.ports import End, Fate, Flight, Receipt, Shipment
 
 
 class Outbox:
-    """Records shipments in `sent`. `away`: surely nothing can be sent. `doubt_next`: the next message arrives, but
-    the broker does not say so. `bad`: ids of jobs whose payload cannot be published."""
+    """Records shipments in `sent`.
+
+    `away`: surely nothing can be sent, and `ready` says so. `fails`: the same, but `ready` does not know. `doubt_next`:
+    the next message arrives, but the broker does not say so. `silent`: messages arrive, but are confirmed only by
+    `confirm`. `bad`: ids of jobs whose payload cannot be published. `full`: queues that refuse messages; `queue_of`
+    says which queue a shipment goes to, by default one with the name of its job. `memory`: what `incarnation` says.
+    `asked` counts the questions of `ready`.
+    """
 
     def __init__(self) -> None:
         self.sent: list[Shipment] = []
         self.away = False
+        self.fails = False
         self.doubt_next = False
+        self.silent = False
         self.bad: Collection[str] = ()
+        self.full: Collection[str] = ()
+        self.queue_of: Callable[[Shipment], str] = lambda shipment: shipment.job.id
+        self.memory = "1"
+        self.asked = 0
+        self._unconfirmed: list[str] = []
+        self._late: list[Receipt] = []
+
+    def ready(self) -> str:
+        self.asked += 1
+        if self.away:
+            return "connection refused"
+        return "messages wait for a confirm" if self._unconfirmed else ""
+
+    def incarnation(self) -> str:
+        return "" if self.away else self.memory
+
+    def late(self) -> Sequence[Receipt]:
+        late, self._late = self._late, []
+        return late
+
+    def confirm(self, fate: Fate = Fate.SENT, detail: str = "") -> None:
+        """The broker says what became of all messages that wait for its word."""
+        self._late += [Receipt(task_id, fate, detail) for task_id in self._unconfirmed]
+        self._unconfirmed.clear()
+        self.silent = False
 
     def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
         receipts: list[Receipt] = []
-        stopped = ""
+        stopped = "connection refused" if self.away or self.fails else ""
         for shipment in shipments:
-            task = shipment.run.task_id
-            if self.away or stopped:
-                receipts.append(Receipt(task, Fate.NOT_SENT, stopped or "connection refused"))
-            elif not trusted():
-                receipts.append(Receipt(task, Fate.NOT_SENT))
-            elif shipment.job.id in self.bad:
-                receipts.append(Receipt(task, Fate.BAD, "cannot be encoded"))
-            else:
-                self.sent.append(shipment)
-                if self.doubt_next:
-                    self.doubt_next, stopped = False, "connection reset"
-                    receipts.append(Receipt(task, Fate.DOUBT, stopped))
-                else:
-                    receipts.append(Receipt(task, Fate.SENT))
+            receipt = self._one(shipment, stopped, trusted)
+            if receipt.fate in (Fate.DOUBT, Fate.UNCONFIRMED):
+                stopped = receipt.detail
+            receipts.append(receipt)
         return receipts
+
+    def _one(self, shipment: Shipment, stopped: str, trusted: Callable[[], bool]) -> Receipt:
+        task, queue = shipment.run.task_id, self.queue_of(shipment)
+        if stopped:
+            return Receipt(task, Fate.NOT_SENT, stopped)
+        if not trusted():
+            return Receipt(task, Fate.NOT_SENT)
+        if shipment.job.id in self.bad:
+            return Receipt(task, Fate.BAD, "cannot be encoded")
+        if queue in self.full:
+            return Receipt(task, Fate.REFUSED, "it is full", queue)
+        self.sent.append(shipment)
+        if self.silent:
+            self._unconfirmed.append(task)
+            return Receipt(task, Fate.UNCONFIRMED, "no confirm")
+        if self.doubt_next:
+            self.doubt_next = False
+            return Receipt(task, Fate.DOUBT, "connection reset")
+        return Receipt(task, Fate.SENT)
 
     @property
     def slots(self) -> list[tuple[str, int]]:

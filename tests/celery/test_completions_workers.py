@@ -184,8 +184,8 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         project = stack.enter_context(Project(folder / "project", broker, settings, tasks=TASKS, headers=True))
         project.worker(f"--pool={pool}", "--queues=celery", concurrency=4)
         app = make_app(broker, folder, result_backend=results)
-        dispatcher = CeleryDispatcher(app, namespace="test", instance=INSTANCE)
-        completions = CeleryCompletions(app, namespace="test", instance=INSTANCE)
+        dispatcher = CeleryDispatcher(app, namespace="test", instance=lambda: INSTANCE)
+        completions = CeleryCompletions(app, namespace="test", instance=lambda: INSTANCE)
         stack.callback(completions.close)
         stack.callback(dispatcher.close)
         made = Stage(kind, pool, backend, project, app, dispatcher, completions)
@@ -319,8 +319,8 @@ def test_a_worker_that_is_killed_reports_nothing(
     project = make_project(redis_url)
     worker = project.worker("--pool=prefork", concurrency=1)
     app = make_app(redis_url, tmp_path)
-    dispatcher = CeleryDispatcher(app, namespace="test", instance=INSTANCE)
-    completions = CeleryCompletions(app, namespace="test", instance=INSTANCE)
+    dispatcher = CeleryDispatcher(app, namespace="test", instance=lambda: INSTANCE)
+    completions = CeleryCompletions(app, namespace="test", instance=lambda: INSTANCE)
     shipment = run_of(row("job", "proj.tasks.sleep", args="[60]"))
     assert completions.take(0.2) == []
     assert fates(dispatcher.send([shipment], yes)) == ["sent"]

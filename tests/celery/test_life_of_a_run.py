@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from celery_qbeat.jobs import Verdict
+from celery_qbeat.jobs import Verdict, database_id
 from celery_qbeat.ports import End
 from celery_qbeat.testing import FakeClock, Landings
 from tests.celery.making_stages import KEPT, OLD, PATIENCE_S, Stage, played
@@ -247,7 +247,9 @@ def test_a_thousand_runs_that_end_at_once_keep_no_due_job_waiting(
     worker.thaw()
     with redis_server.client() as client:
         client.select(1)
-        stage.wait(lambda: client.llen("qbeat.done.default") >= 1000, "all have ended")
+        (meta,) = stage.project.sql("SELECT instance FROM qbeat_meta")
+        queue = f"qbeat.done.default.{database_id(meta.instance)}"
+        stage.wait(lambda: client.llen(queue) >= 1000, "all have ended")
     beat.thaw()
     stage.wait(lambda: all(run.finished_us for run in stage.project.sql(query)), "all are heard of")
     runs = stage.project.sql(query)

@@ -17,7 +17,7 @@ from tests.celeryproc import Code, Process, Project
 from tests.chaos.auditor import audit
 from tests.chaos.evidence import Entry, Evidence, Message, Traits, read_database
 from tests.chaos.tap import Tap
-from tests.chaos.world import LOCK
+from tests.chaos.world import lock_in
 from tests.servers import Redis, wait_for
 
 GATE = "QBEAT_TEST_GATE"
@@ -162,7 +162,8 @@ class Scene:
 def holder(gate: Redis) -> bytes | None:
     """The value of the lock, which is another one with every acquisition; None when it is free."""
     with gate.client() as client:
-        value: bytes | None = client.get(LOCK)  # type: ignore[assignment]
+        key = lock_in(client)
+        value: bytes | None = client.get(key) if key else None  # type: ignore[assignment]
         return value
 
 

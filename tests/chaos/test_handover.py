@@ -12,7 +12,7 @@ import pytest
 from tests.celeryproc import Process
 from tests.chaos.proxy import Proxy
 from tests.chaos.scene import Scene, holder, outage_s, refused, times_seen
-from tests.chaos.world import LOCK
+from tests.chaos.world import LOCK_KEYS
 from tests.servers import PostgreSQL, Redis
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
@@ -190,7 +190,7 @@ def test_an_emptied_redis_ends_nobody(make_scene: MakeScene, own_redis: OwnRedis
 
     def delete() -> None:
         with gate.client() as client:
-            client.delete(LOCK)
+            client.delete(*client.scan_iter(LOCK_KEYS))
 
     def restart() -> None:
         gate.kill()

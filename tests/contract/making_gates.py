@@ -7,10 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from celery_qbeat.gates import RedisGate
+from celery_qbeat.gates import RedisGate, lock_key
 from celery_qbeat.ports import Clock
 
-LOCK = "qbeat:{test}:lock"
+INSTANCE = "5f0c2b9e-7f43-4a55-9a3e-0d6f1c2b3a4d"
+LOCK = lock_key("test", INSTANCE)
+BEATS = LOCK.removesuffix("lock") + "beats"
 
 
 @dataclass
@@ -27,7 +29,7 @@ class Stopwatch:
 
 
 class GateMaker(ExitStack):
-    """Makes gates of the namespace `test`."""
+    """Makes gates of the namespace `test`, bound to a database."""
 
     def __call__(
         self,
@@ -36,8 +38,10 @@ class GateMaker(ExitStack):
         ttl_s: float = 3.0,
         poll_s: float = 0.1,
         clock: Clock | None = None,
+        instance: str = INSTANCE,
         **options: Any,
     ) -> RedisGate:
         gate = RedisGate(url, "test", ttl_s, poll_s, holder, clock=clock or Stopwatch(), **options)
         self.callback(gate.release)
+        gate.bind(instance)
         return gate

@@ -13,13 +13,16 @@ from kombu import Producer, Queue
 
 from celery_qbeat.dispatchers import CeleryCompletions
 from celery_qbeat.dispatchers.broker import done_address, done_queue
-from celery_qbeat.jobs import Job, Run, Verdict, Worker, run_token, task_id
+from celery_qbeat.jobs import Job, Run, Verdict, Worker, database_id, run_token, task_id
 from celery_qbeat.ports import Receipt, Shipment
 from celery_qbeat.schedules import parse
 
 INSTANCE = "5f0c2b9e-7f43-4a55-9a3e-0d6f1c2b3a4d"
 TASK = "proj.tasks.record"
 BUDGET_S = 5.0
+
+QUEUE = f"qbeat.done.test.{database_id(INSTANCE)}"
+"""The queue of ends of this instance in the namespace `test`."""
 
 _slots = itertools.count(1_790_000_000_000_000, 60_000_000)
 
@@ -106,7 +109,7 @@ class Desk:
 
     def write(self, body: Any, **options: Any) -> None:
         with self.app.connection_for_write() as connection:
-            address = done_address(connection, "test")
+            address = done_address(connection, "test", INSTANCE)
             assert address is not None
             queue = done_queue(address)
             options = {"serializer": "json", "declare": [queue], **options}

@@ -171,7 +171,10 @@ class SqlRig(Rig):
         self.url = url
         self._stack = stack
         self.store = self._opened()
-        engine = sa.create_engine(self.store.link.engine.url, isolation_level="AUTOCOMMIT")
+        link_url = self.store.link.engine.url
+        # A pooler may be between.
+        options = {"prepare_threshold": None} if link_url.get_driver_name() == "psycopg" else {}
+        engine = sa.create_engine(link_url, isolation_level="AUTOCOMMIT", connect_args=options)
         stack.callback(engine.dispose)
         self.connection = stack.enter_context(engine.connect())
         if engine.dialect.name == "sqlite":

@@ -4,36 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from celery import Celery
 from kombu import Queue
 
-from celery_qbeat.dispatchers import CeleryDispatcher
-from celery_qbeat.dispatchers.confirms import BLOCKED
+from celery_qbeat.dispatchers.confirms import BLOCKED, SURE_S
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import Receipt
+from tests.contract.making_brokers import Bench, Bomb, Broker
 from tests.contract.making_runs import (
-    INSTANCE,
     Desk,
     entry,
     fates,
     fresh_id,
-    make_app,
     row,
     run_of,
     runs_of,
-    take_all,
-    yes,
 )
 from tests.servers import RabbitMQ, Redis, wait_for
 
 pytestmark = pytest.mark.chaos
-
-Broker = Redis | RabbitMQ
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +38,6 @@ def redis_with_memory() -> Iterator[Redis]:
 def own_rabbit(rabbitmq_server: RabbitMQ) -> Iterator[RabbitMQ]:
     with RabbitMQ().start() as server:
         yield server
-
-
-class Bench:
-    def __init__(self, server: Broker, folder: Path) -> None:
-        self.server = server
-        self.app: Celery = make_app(server.url, folder)
-        self.dispatcher = CeleryDispatcher(self.app, namespace="test", instance=INSTANCE)
-
-    def send(self, shipments: Any, trusted: Callable[[], bool] = yes) -> list[Receipt]:
-        return list(self.dispatcher.send(shipments, trusted))
-
-    def arrived(self, queue: str = "celery") -> list[str]:
-        return [message.headers["id"] for message in take_all(self.app, queue)]
 
 
 @pytest.fixture(params=["redis", "rabbitmq"])
@@ -78,28 +57,6 @@ def rabbit(own_rabbit: RabbitMQ, tmp_path: Path) -> Iterator[Bench]:
     yield made
     made.dispatcher.close()
     made.arrived()
-
-
-@pytest.fixture
-def redis(redis_with_memory: Redis, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(redis_with_memory, tmp_path)
-    yield made
-    made.dispatcher.close()
-    made.arrived()
-
-
-class Bomb:
-    """Trusted for ever, but with the `at`-th question something happens."""
-
-    def __init__(self, at: int, blast: Callable[[], None]) -> None:
-        self.left = at
-        self.blast = blast
-
-    def __call__(self) -> bool:
-        self.left -= 1
-        if self.left == 0:
-            self.blast()
-        return True
 
 
 def check_story(receipts: list[Receipt], arrived: list[str]) -> None:
@@ -154,8 +111,30 @@ def test_a_broker_that_hangs_in_the_middle(bench: Bench, at: int) -> None:
     assert time.monotonic() - started < 30
     bench.server.thaw()
     assert "not sent" in fates(receipts)
-    assert fates(bench.send([run_of(row())])) == ["sent"], "and works again at once"
+    wait_for(lambda: bench.dispatcher.ready() == "", 20, what="it works again")
+    receipts = told_late(bench, receipts)
+    assert fates(bench.send([run_of(row())])) == ["sent"]
     check_story(receipts, bench.arrived()[:-1])
+    assert "doubt" not in fates(receipts), "it says what it had when it hung"
+
+
+def told_late(bench: Bench, receipts: list[Receipt]) -> list[Receipt]:
+    """With what the broker said later in the place of what was unconfirmed."""
+    late = {receipt.task_id: receipt for receipt in bench.dispatcher.late()}
+    assert late.keys() == {receipt.task_id for receipt in receipts if receipt.fate.value == "unconfirmed"}
+    return [late.get(receipt.task_id, receipt) for receipt in receipts]
+
+
+def test_a_broker_that_hangs_is_not_ready_and_keeps_nobody_long(bench: Bench) -> None:
+    assert bench.dispatcher.ready() == ""
+    bench.server.freeze()
+    started = time.monotonic()
+    assert bench.dispatcher.ready() != ""
+    assert bench.dispatcher.ready() != ""
+    assert time.monotonic() - started < 20
+    bench.server.thaw()
+    wait_for(lambda: bench.dispatcher.ready() == "", 20, what="it is ready")
+    assert fates(bench.send(runs_of(row(), 3))) == ["sent"] * 3
 
 
 @pytest.mark.parametrize(
@@ -197,34 +176,6 @@ def test_while_the_broker_is_away_no_ends_are_read_and_this_is_said_once(
     desk.completions.close()
 
 
-# ---------------------------------------------------------------- Redis
-
-
-@pytest.mark.parametrize("option", ["maxmemory", "replica"])
-def test_a_redis_that_refuses_to_write_means_surely_not_sent(redis: Bench, option: str) -> None:
-    assert fates(redis.send(runs_of(row(), 2))) == ["sent"] * 2
-    assert isinstance(redis.server, Redis)
-    with redis.server.client() as client:
-        client.config_set("maxmemory", 1) if option == "maxmemory" else client.replicaof("127.0.0.1", 1)
-        receipts = redis.send(runs_of(row(), 30))
-        client.config_set("maxmemory", 0) if option == "maxmemory" else client.replicaof("NO", "ONE")
-    assert fates(receipts) == ["not sent"] * 30
-    assert any(word in receipts[0].detail for word in ("maxmemory", "read only"))
-    assert fates(redis.send(runs_of(row(), 2))) == ["sent"] * 2
-    assert len(redis.arrived()) == 4
-
-
-def test_a_queue_key_of_another_type_hurts_its_own_runs_alone(redis: Bench) -> None:
-    assert isinstance(redis.server, Redis)
-    assert fates(redis.send([run_of(row(queue="broken"))])) == ["sent"]
-    with redis.server.client() as client:
-        client.set("broken", "not a list")
-        receipts = redis.send([run_of(row()), run_of(row(queue="broken")), run_of(row())])
-        client.delete("broken")
-    assert fates(receipts) == ["sent", "not sent", "sent"]
-    assert "WRONGTYPE" in receipts[1].detail or "wrong kind" in receipts[1].detail
-
-
 # ---------------------------------------------------------------- RabbitMQ
 
 
@@ -249,32 +200,62 @@ def test_a_queue_that_exists_with_other_arguments_hurts_its_own_runs_alone(rabbi
     assert len(rabbit.arrived()) == 3
 
 
-def test_a_message_that_the_broker_nacks_is_in_doubt(rabbit: Bench) -> None:
-    full = Queue("full", queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
-    rabbit.app.conf.task_queues = [full, Queue("celery")]
-    receipts = rabbit.send([*runs_of(row(queue="full"), 3), run_of(row())])
-    assert fates(receipts) == ["sent", "doubt", "doubt", "sent"]
-    assert "nack" in receipts[1].detail
-
-
-def test_while_the_broker_blocks_publishers_nothing_more_is_sent(rabbit: Bench) -> None:
+@pytest.mark.parametrize("before", ["the first message", "the middle of a window"])
+def test_an_alarm_of_the_broker_leaves_no_doubt(rabbit: Bench, before: str) -> None:
     assert isinstance(rabbit.server, RabbitMQ)
     assert fates(rabbit.send(runs_of(row(), 1))) == ["sent"]
-    rabbit.server._evaluate("vm_memory_monitor:set_vm_memory_high_watermark({absolute, 1}).")
-    try:
+    rabbit.arrived()
+    if before == "the first message":
+        time.sleep(SURE_S)
+        rabbit.server.alarm(True)
+        assert rabbit.dispatcher.ready() == "", "nobody knows before a message is sent"
         first = rabbit.send(runs_of(row(), 60))
-        assert set(fates(first)) == {"doubt", "not sent"}
-        second = rabbit.send(runs_of(row(), 60))
-        assert {(receipt.fate.value, receipt.detail) for receipt in second} == {("not sent", BLOCKED)}
+        assert fates(first) == ["unconfirmed"] + ["not sent"] * 59
+    else:
+        first = rabbit.send(runs_of(row(), 60), Bomb(21, lambda: rabbit.server.alarm(True)))
+        assert {"unconfirmed", "not sent"} <= set(fates(first)) <= {"sent", "unconfirmed", "not sent"}
+    assert rabbit.dispatcher.ready() == BLOCKED
+    assert {(r.fate.value, r.detail) for r in rabbit.send(runs_of(row(), 60))} == {("not sent", BLOCKED)}
+    assert rabbit.dispatcher.late() == []
+    rabbit.server.alarm(False)
+    wait_for(lambda: rabbit.dispatcher.ready() == "", 20, what="it takes messages again")
+    check_story(told_late(rabbit, first), rabbit.arrived())
+    assert fates(rabbit.send(runs_of(row(), 3))) == ["sent"] * 3
+
+
+def test_a_broker_that_restarts_during_an_alarm_is_used_again(rabbit: Bench) -> None:
+    assert isinstance(rabbit.server, RabbitMQ)
+    assert rabbit.dispatcher.ready() == ""
+    rabbit.server.alarm(True)
+    first = rabbit.send(runs_of(row(), 60))
+    assert rabbit.dispatcher.ready() == BLOCKED
+    rabbit.server.restart()
+    wait_for(lambda: rabbit.dispatcher.ready() == "", 30, what="it is ready")
+    late = told_late(rabbit, first)
+    assert set(fates(late)) <= {"sent", "doubt", "not sent"}
+    assert fates(rabbit.send(runs_of(row(), 3))) == ["sent"] * 3
+
+
+def test_a_password_that_changed_is_a_broker_that_is_away(rabbit: Bench) -> None:
+    assert isinstance(rabbit.server, RabbitMQ)
+    assert rabbit.dispatcher.ready() == ""
+    rabbit.dispatcher.close()
+    rabbit.server.change_password("another")
+    try:
+        assert "ACCESS_REFUSED" in rabbit.dispatcher.ready()
+        assert set(fates(rabbit.send(runs_of(row(), 2)))) == {"not sent"}
     finally:
-        rabbit.server._evaluate("vm_memory_monitor:set_vm_memory_high_watermark({absolute, 1000000000}).")
-    wait_for(lambda: fates(rabbit.send([run_of(row())])) == ["sent"], 20)
-    doubtful = {receipt.task_id for receipt in first if receipt.fate.value == "doubt"}
-    surely_not = {receipt.task_id for receipt in [*first, *second] if receipt.fate.value == "not sent"}
-    arrived = rabbit.arrived()
-    assert len(arrived) == len(set(arrived))
-    assert not surely_not & set(arrived)
-    assert len(doubtful) <= 50
+        rabbit.server.change_password("guest")
+    assert fates(rabbit.send(runs_of(row(), 2))) == ["sent"] * 2
+
+
+def test_a_broker_that_restarted_is_another_incarnation(bench: Bench) -> None:
+    known = bench.dispatcher.incarnation()
+    assert known
+    assert fates(bench.send(runs_of(row(), 2))) == ["sent"] * 2
+    assert bench.dispatcher.incarnation() == known
+    bench.server.restart()
+    wait_for(lambda: bench.dispatcher.incarnation() not in ("", known), 20, what="the change is seen")
 
 
 def test_an_entry_with_an_exchange_that_is_missing_does_not_touch_its_neighbours(rabbit: Bench) -> None:

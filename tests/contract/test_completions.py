@@ -17,13 +17,11 @@ from sqlalchemy import LargeBinary
 from celery_qbeat.dispatchers import CeleryCompletions
 from celery_qbeat.jobs import Verdict, run_token
 from celery_qbeat.ports import End, Flight
-from tests.contract.making_runs import BUDGET_S, INSTANCE, Desk, fresh_id, make_app
+from tests.contract.making_runs import BUDGET_S, INSTANCE, QUEUE, Desk, fresh_id, make_app
 from tests.servers import RabbitMQ, Redis, wait_for
 
 # Celery's own result backend for Redis.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
-QUEUE = "qbeat.done.test"
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +229,7 @@ def test_what_a_result_backend_knows_becomes_an_end(kind: str, request: pytest.F
     backend.mark_as_started(ids[5])
     backend.mark_as_retry(ids[6], RuntimeError("later"))
     backend.mark_as_failure(ids[7], NotRegistered("celery_qbeat.done"))
-    completions = CeleryCompletions(app, namespace="test", instance=INSTANCE)
+    completions = CeleryCompletions(app, namespace="test", instance=lambda: INSTANCE)
     ends = completions.look_up([Flight(task_id, "job", 1, 2) for task_id in ids])
     assert {end.task_id: end for end in ends} == {
         end.task_id: end
@@ -277,7 +275,7 @@ def test_results_in_pickle_are_not_read(redis_url: str, tmp_path: Path) -> None:
     )
     run = fresh_id()
     app.backend.mark_as_done(run, 1)
-    completions = CeleryCompletions(app, namespace="test", instance=INSTANCE)
+    completions = CeleryCompletions(app, namespace="test", instance=lambda: INSTANCE)
     assert completions.look_up([Flight(run, "job", 1, 2)]) == []
     completions.close()
 
@@ -290,7 +288,7 @@ def test_a_result_backend_that_hangs_is_left_alone_for_a_while(
     app = make_app("memory://", tmp_path, result_backend=server.url)
     run = fresh_id()
     app.backend.mark_as_done(run, 1)
-    completions = CeleryCompletions(app, namespace="test", instance=INSTANCE)
+    completions = CeleryCompletions(app, namespace="test", instance=lambda: INSTANCE)
     flights = [Flight(run, "job", 1, 2)]
     assert completions.look_up(flights) == [End(run, Verdict.SUCCEEDED)]
     server.freeze()

@@ -17,6 +17,7 @@ from celery_qbeat.dispatchers import CeleryDispatcher
 from celery_qbeat.jobs import run_token
 from tests.contract.making_runs import (
     INSTANCE,
+    QUEUE,
     TASK,
     entry,
     fates,
@@ -98,7 +99,9 @@ def test_each_shipment_has_its_receipt_in_order_and_its_message(bench: Bench) ->
 
 
 def test_nothing_to_send_connects_to_nothing(tmp_path: Path) -> None:
-    dispatcher = CeleryDispatcher(make_app("redis://127.0.0.1:1", tmp_path), namespace="test", instance=INSTANCE)
+    dispatcher = CeleryDispatcher(
+        make_app("redis://127.0.0.1:1", tmp_path), namespace="test", instance=lambda: INSTANCE
+    )
     assert dispatcher.send([], yes) == []
     dispatcher.close()
 
@@ -147,7 +150,7 @@ def test_close_may_be_called_twice_and_sending_goes_on_after_it(bench: Bench) ->
 
 def test_the_description_has_no_password(tmp_path: Path) -> None:
     def describe(url: str) -> str:
-        return CeleryDispatcher(make_app(url, tmp_path), namespace="test", instance=INSTANCE).describe()
+        return CeleryDispatcher(make_app(url, tmp_path), namespace="test", instance=lambda: INSTANCE).describe()
 
     assert describe("redis://:s3cret@host:1/2") == "redis://:**@host:1/2"
     assert describe("filesystem://") == "filesystem://"
@@ -158,7 +161,7 @@ def test_the_description_has_no_password(tmp_path: Path) -> None:
 
 def test_brokers_that_cannot_carry_ends_are_known(tmp_path: Path) -> None:
     def ends(url: str) -> bool:
-        return CeleryDispatcher(make_app(url, tmp_path), namespace="test", instance=INSTANCE).ends
+        return CeleryDispatcher(make_app(url, tmp_path), namespace="test", instance=lambda: INSTANCE).ends
 
     for url in ("redis://h", "sentinel://h", "amqp://h", "filesystem://", "memory://"):
         assert ends(url)
@@ -201,7 +204,7 @@ def test_the_ends_are_linked_as_immutable_signatures_of_a_task_that_nobody_has(b
         }
         assert signature["options"] == {
             "exchange": "amq.direct" if bench.broker.startswith("amqp") else "celery_qbeat",
-            "routing_key": "qbeat.done.test",
+            "routing_key": QUEUE,
             "declare": [],
             "serializer": "json",
             "ignore_result": True,

@@ -18,6 +18,7 @@ from celery_qbeat.errors import SettingsError
 from celery_qbeat.gates import RedisGate
 from celery_qbeat.ports import Gate, Lease
 from tests.contract.making_gates import LOCK, GateMaker, Stopwatch
+from tests.contract.making_sentinels import SentinelServer
 from tests.servers import Redis, ServerBroken, wait_for
 from tests.servers.ports import free_port
 
@@ -98,24 +99,6 @@ class TLSRedis(Redis):
             if "tls" in str(error).lower():
                 pytest.skip("this redis-server has no TLS")
             raise
-
-
-class SentinelServer(Redis):
-    """A sentinel that watches one master and may fail over alone."""
-
-    name = "sentinel"
-
-    def __init__(self, master: Redis) -> None:
-        super().__init__()
-        self._master = master
-
-    def _command(self) -> list[str]:
-        (self.folder / "sentinel.conf").write_text(
-            f"bind 127.0.0.1\nport {self.port}\ndir {self.folder}\n"
-            f"sentinel monitor qmaster 127.0.0.1 {self._master.port} 1\n"
-            "sentinel down-after-milliseconds qmaster 500\nsentinel failover-timeout qmaster 2000\n"
-        )
-        return [self._binary, str(self.folder / "sentinel.conf"), "--sentinel"]
 
 
 @pytest.fixture

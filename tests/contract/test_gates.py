@@ -10,14 +10,16 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from celery_qbeat.errors import SettingsError, Unavailable
+from celery_qbeat.errors import NotBound, SettingsError, Unavailable
 from celery_qbeat.gates import RedisGate, StandaloneGate
 from celery_qbeat.ports import Gate, Lease
-from tests.contract.making_gates import LOCK, GateMaker, Stopwatch
+from celery_qbeat.testing import OpenGate
+from tests.contract.making_gates import BEATS, INSTANCE, LOCK, GateMaker, Stopwatch
 from tests.servers import Redis, wait_for
 
 
@@ -30,11 +32,34 @@ def gate_at() -> Iterator[GateMaker]:
 # ---------------------------------------------------------------- every gate
 
 
-@pytest.fixture(params=["standalone", "redis"])
-def gate(request: pytest.FixtureRequest, gate_at: GateMaker) -> Gate:
-    if request.param == "standalone":
-        return StandaloneGate()
-    return gate_at(request.getfixturevalue("redis_url"))
+OTHER = "0b9a8c7d-1111-4222-8333-444455556666"
+
+MakeGate = Callable[[], Gate]
+
+
+@pytest.fixture(params=["standalone", "redis", "open"])
+def unbound(request: pytest.FixtureRequest) -> Iterator[MakeGate]:
+    """Makes gates of one kind that guard no database yet."""
+    url = request.getfixturevalue("redis_url") if request.param == "redis" else ""
+    with ExitStack() as stack:
+
+        def make() -> Gate:
+            gate: Gate
+            if request.param == "redis":
+                gate = RedisGate(url, "test", 3.0, 0.1, "here:1", clock=Stopwatch())
+            else:
+                gate = StandaloneGate() if request.param == "standalone" else OpenGate()
+            stack.callback(gate.release)
+            return gate
+
+        yield make
+
+
+@pytest.fixture
+def gate(unbound: MakeGate) -> Gate:
+    made = unbound()
+    made.bind(INSTANCE)
+    return made
 
 
 def held(gate: Gate) -> Lease:
@@ -64,11 +89,52 @@ def test_a_gate_may_yield_what_it_never_had(gate: Gate) -> None:
     assert gate.hold() is None
 
 
-def test_release_may_be_called_twice_and_before_anything_else(gate: Gate) -> None:
+def test_release_may_be_called_twice_and_before_anything_else(unbound: MakeGate) -> None:
+    gate = unbound()
     gate.release()
+    gate.bind(INSTANCE)
     gate.hold()
     gate.release()
     gate.release()
+
+
+def test_a_gate_that_guards_no_database_refuses_to_hold(unbound: MakeGate) -> None:
+    gate = unbound()
+    with pytest.raises(NotBound, match=r"call bind\(store.instance\) before hold"):
+        gate.hold()
+    assert not gate.let_go()
+    gate.yield_()
+    assert gate.describe()
+
+
+def test_binding_again_to_the_same_database_changes_nothing(gate: Gate) -> None:
+    term = held(gate).term
+    gate.bind(INSTANCE)
+    assert held(gate).term == term
+
+
+def test_another_database_is_held_under_a_new_term(gate: Gate) -> None:
+    term = held(gate).term
+    gate.bind(OTHER)
+    assert held(gate).term != term
+
+
+def test_what_was_yielded_of_one_database_says_nothing_of_another(unbound: MakeGate) -> None:
+    gate = unbound()
+    if isinstance(gate, OpenGate):
+        pytest.skip("a test opens and shuts it")
+    gate.bind(INSTANCE)
+    held(gate)
+    gate.yield_()
+    gate.bind(OTHER)
+    held(gate)
+
+
+def test_a_gate_says_why_it_does_not_hold(gate: Gate) -> None:
+    held(gate)
+    gate.yield_()
+    gate.hold()
+    assert gate.reason() == "another beat is the writer"
 
 
 def test_a_gate_that_let_go_holds_again_when_nobody_else_wants(gate: Gate) -> None:
@@ -82,10 +148,13 @@ def test_a_gate_describes_itself(gate: Gate) -> None:
     assert gate.describe()
 
 
-def test_two_gates_have_different_terms(gate: Gate, request: pytest.FixtureRequest, gate_at: GateMaker) -> None:
+def test_two_gates_have_different_terms(gate: Gate, unbound: MakeGate) -> None:
+    if isinstance(gate, OpenGate):
+        pytest.skip("its terms are numbers")
     first = held(gate).term
     gate.release()
-    second = StandaloneGate() if isinstance(gate, StandaloneGate) else gate_at(request.getfixturevalue("redis_url"))
+    second = unbound()
+    second.bind(INSTANCE)
     assert held(second).term != first
 
 
@@ -94,6 +163,7 @@ def test_two_gates_have_different_terms(gate: Gate, request: pytest.FixtureReque
 
 def test_a_standalone_gate_is_trusted_for_ever_and_stands_by_for_good_after_it_yielded() -> None:
     gate = StandaloneGate()
+    gate.bind(INSTANCE)
     assert held(gate).trusted_until == float("inf")
     gate.yield_()
     assert [gate.hold() for _ in range(3)] == [None] * 3
@@ -112,8 +182,35 @@ def test_only_one_of_two_beats_holds(redis_url: str, gate_at: GateMaker) -> None
 def test_two_namespaces_share_one_redis(redis_url: str, gate_at: GateMaker) -> None:
     held(gate_at(redis_url))
     other = RedisGate(redis_url, "other", 3.0, 0.1, "here:2", clock=Stopwatch())
+    other.bind(INSTANCE)
     held(other)
     other.release()
+
+
+def test_two_databases_share_one_redis_and_one_namespace(redis_url: str, gate_at: GateMaker) -> None:
+    ours, theirs = gate_at(redis_url), gate_at(redis_url, instance=OTHER)
+    held(ours)
+    held(theirs)
+    theirs.release()
+    held(ours)
+
+
+def test_binding_to_another_database_gives_the_old_lock_back(redis_url: str, gate_at: GateMaker) -> None:
+    first, second = gate_at(redis_url), gate_at(redis_url)
+    held(first)
+    assert second.hold() is None
+    first.bind(OTHER)
+    held(second)
+    held(first)
+    assert [beat.holder for beat in second.beats()] == ["here:1"]
+
+
+def test_no_key_shows_what_makes_the_tokens_of_runs(redis_server: Redis, redis_url: str, gate_at: GateMaker) -> None:
+    held(gate_at(redis_url))
+    with redis_server.client() as client:
+        stored = repr([(key, client.dump(key)) for key in client.scan_iter()])
+    assert INSTANCE not in stored
+    assert INSTANCE.replace("-", "") not in stored
 
 
 def test_after_a_release_the_other_holds_at_once(redis_url: str, gate_at: GateMaker) -> None:
@@ -203,12 +300,13 @@ def test_a_lost_lock_that_the_same_beat_makes_again_is_a_new_term(
 
 
 def test_the_answer_that_never_came_cannot_hide_a_new_term(
-    redis_url: str, gate_at: GateMaker, monkeypatch: pytest.MonkeyPatch
+    redis_server: Redis, redis_url: str, gate_at: GateMaker
 ) -> None:
     """The call that makes the lost key again times out after Redis did its part; the next call finds its own key."""
     gate = gate_at(redis_url)
     term = held(gate).term
-    gate._client.flushall()
+    with redis_server.client() as client:
+        client.flushall()
     gate._call(take=True)
     assert held(gate).term != term
 
@@ -273,11 +371,11 @@ def test_a_beat_that_left_is_not_listed(redis_url: str, gate_at: GateMaker) -> N
 def test_a_beat_that_died_is_forgotten_after_a_while(redis_server: Redis, redis_url: str, gate_at: GateMaker) -> None:
     gate = gate_at(redis_url, "alive")
     with redis_server.client() as client:
-        client.zadd("qbeat:{test}:beats", {'["x", "dead long ago", 1]': time.time() * 1000 - 61_000})
-        client.zadd("qbeat:{test}:beats", {'["y", "dead lately", 1]': time.time() * 1000 - 30_000})
+        client.zadd(BEATS, {'["x", "dead long ago", 1]': time.time() * 1000 - 61_000})
+        client.zadd(BEATS, {'["y", "dead lately", 1]': time.time() * 1000 - 30_000})
         gate.hold()
         assert {beat.holder for beat in gate.beats()} == {"alive", "dead lately"}
-        assert 0 < client.pttl("qbeat:{test}:beats") <= 60_000
+        assert 0 < client.pttl(BEATS) <= 60_000
 
 
 # ---------------------------------------------------------------- Redis goes away
@@ -311,7 +409,7 @@ def test_a_redis_that_is_not_there_at_the_start_is_waited_for(
     server.stop()
     gate = gate_at(server.url)
     assert gate.hold() is None
-    with pytest.raises(Unavailable, match="Redis at redis://"):
+    with pytest.raises(Unavailable, match="Redis is away"):
         gate.beats()
     server.start()
     wait_for(gate.hold)
@@ -364,6 +462,7 @@ def test_after_sigkill_of_the_holder_another_holds_within_ttl_and_poll(redis_url
         from celery_qbeat.gates import RedisGate
         from tests.contract.making_gates import Stopwatch
         gate = RedisGate({redis_url!r}, "test", 2.0, 0.1, "victim", clock=Stopwatch())
+        gate.bind({INSTANCE!r})
         while True:
             if gate.hold():
                 print("held", flush=True)

@@ -8,10 +8,8 @@ import pytest
 
 from celery_qbeat.dispatchers.inbox import WINDOW
 from celery_qbeat.jobs import Verdict, run_token
-from tests.contract.making_runs import BUDGET_S, INSTANCE, Desk, fresh_id
+from tests.contract.making_runs import BUDGET_S, INSTANCE, QUEUE, Desk, fresh_id
 from tests.servers import Redis
-
-QUEUE = "qbeat.done.test"
 
 
 @pytest.fixture

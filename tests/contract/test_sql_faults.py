@@ -16,8 +16,8 @@ from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import Claim, End, Plan
 from celery_qbeat.stores import SqlStore, open_store
 from celery_qbeat.stores.claiming import Batch
-from celery_qbeat.stores.postgresql import _CLAIM, _claim_arguments
 from celery_qbeat.stores.postgresql import PostgreSQL as PostgreSQLDatabase
+from celery_qbeat.stores.postgresql_statements import CLAIM, claim_arguments
 from tests.contract.store_rigs import SECOND, T0, SqlRig, made
 from tests.servers import MariaDB, PostgreSQL
 
@@ -320,9 +320,9 @@ def test_a_claim_does_not_depend_on_what_the_planner_believes(sql_rig: SqlRig) -
     claims = [Claim(job_id, None, T0, T0 + 1, (sql_rig.run(job_id),)) for job_id in ids]
 
     def explain(connection: sa.Connection) -> list[str]:
-        arguments = _claim_arguments(Batch(sql_rig.epoch, sql_rig.batch_id(), claims, T0))
+        arguments = claim_arguments(Batch(sql_rig.epoch, sql_rig.batch_id(), claims, T0))
         with PostgreSQLDatabase().whole_tables(connection):
-            return list(connection.execute(sa.text("EXPLAIN " + _CLAIM.text), arguments).scalars())
+            return list(connection.execute(sa.text("EXPLAIN " + CLAIM.text), arguments).scalars())
 
     assert not [line for line in sql_rig.store.link.read(explain) if "Nested Loop" in line]
     assert sql_rig.claim(*claims) == frozenset()

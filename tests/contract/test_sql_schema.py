@@ -294,7 +294,7 @@ def test_the_status_view_shows_jobs_with_their_state_and_who_is_late(database_ur
         ("oracle://u@h/d", "'oracle' is not supported; use sqlite, postgresql, mysql, mariadb"),
         ("sqlite://", "must be a file"),
         ("sqlite:///:memory:", "must be a file"),
-        ("postgresql+pg8000://h/d", "needs a driver that is not installed"),
+        ("mysql+mysqlconnector://h/d", "needs a driver that is not installed"),
     ],
 )
 def test_a_url_that_cannot_be_used_is_told(url: str, said: str) -> None:

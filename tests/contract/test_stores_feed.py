@@ -296,3 +296,9 @@ def test_what_the_feed_will_bring_is_not_drift(rig: Rig, edit: str) -> None:
     assert not rig.store.drift()
     rig.store.changes()
     assert not rig.store.drift()
+
+
+def test_a_limit_of_waits_changes_no_answer(rig: Rig) -> None:
+    rig.store.limit_waits(5.0)
+    rig.planned("a")
+    assert set(rig.store.states(["a"])) == {"a"}

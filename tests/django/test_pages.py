@@ -12,7 +12,7 @@ from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from celery_qbeat.django.models import Job, Request, Worker
+from celery_qbeat.django.models import Installation, Job, Request, Worker
 from tests.django.rows import insert, make_job, make_run, make_state, us_now
 from tests.django.typing_forms import change
 
@@ -341,6 +341,9 @@ def test_the_status_page_lists_the_beats_in_redis_and_says_when_it_is_away(
 
     celery_app.conf.qbeat_redis_url = redis_url
     gates = [RedisGate(redis_url, "default", 10, 1, f"host:{number}", clock=SystemClock()) for number in (1, 2)]
+    instance = Installation.objects.get().instance
+    for gate in gates:
+        gate.bind(instance)
     assert gates[0].hold() is not None
     assert gates[1].hold() is None
     page = text(site, STATUS)
@@ -348,7 +351,7 @@ def test_the_status_page_lists_the_beats_in_redis_and_says_when_it_is_away(
     for gate in gates:
         gate.release()
     celery_app.conf.qbeat_redis_url = "redis://127.0.0.1:1/0"
-    assert "Redis at redis://127.0.0.1:1/0 is away" in text(site, STATUS)
+    assert "Redis is away (redis://127.0.0.1:1/0" in text(site, STATUS)
 
 
 def test_the_page_of_scopes_counts_their_jobs_and_keeps_those_in_use(five: Any) -> None:

@@ -14,6 +14,7 @@ from django.db import connections
 
 from celery_qbeat.django.url import database_url
 from celery_qbeat.errors import SettingsError
+from celery_qbeat.stores import open_store
 from tests.django.databases import add, register
 from tests.servers import MariaDB, PostgreSQL
 
@@ -110,6 +111,16 @@ def test_a_role_of_postgresql_is_assumed_by_the_beat_too(postgres_url: str, post
         assert connection.execute(sa.text("SHOW application_name")).scalar_one() == "shop"
 
 
+def test_options_of_django_reach_the_beats_driver(postgres_url: str) -> None:
+    alias = register(postgres_url)
+    connections.databases[alias]["OPTIONS"] = {"prepare_threshold": 7, "keepalives_idle": 33, "sslmode": "prefer"}
+    store = open_store(database_url(alias))
+    raw: Any = store.link.read(lambda connection: connection.connection.driver_connection)
+    assert raw.prepare_threshold == 7
+    assert raw.info.get_parameters()["keepalives_idle"] == "33"
+    store.close()
+
+
 PG = {"ENGINE": "django.db.backends.postgresql", "NAME": "shop"}
 MY = {"ENGINE": "django.db.backends.mysql", "NAME": "shop"}
 LITE = {"ENGINE": "django.db.backends.sqlite3"}
@@ -125,6 +136,18 @@ LITE = {"ENGINE": "django.db.backends.sqlite3"}
         (
             PG | {"HOST": "db", "OPTIONS": {"sslmode": "verify-full", "sslrootcert": Path("/etc/ca.pem")}},
             "postgresql+psycopg://db/shop?sslmode=verify-full&sslrootcert=%2Fetc%2Fca.pem",
+        ),
+        (
+            PG | {"OPTIONS": {"prepare_threshold": 5, "target_session_attrs": "read-write", "pool": True}},
+            "postgresql+psycopg:///shop?prepare_threshold=5&target_session_attrs=read-write",
+        ),
+        (
+            MY | {"OPTIONS": {"init_command": "SET @a = 1", "read_timeout": 7, "local_infile": False}},
+            "mysql+pymysql:///shop?charset=utf8mb4&init_command=SET+%40a+%3D+1&read_timeout=7&local_infile=false",
+        ),
+        (
+            MY | {"OPTIONS": {"ssl": {"ca": "/ca.pem", "check_hostname": False}}},
+            "mysql+pymysql:///shop?charset=utf8mb4&ssl_ca=%2Fca.pem&ssl_check_hostname=false",
         ),
         ({"ENGINE": PG["ENGINE"], "OPTIONS": {"service": "s"}}, "postgresql+psycopg://?service=s"),
         (MY | {"HOST": "db", "PORT": 3307}, "mysql+pymysql://db:3307/shop?charset=utf8mb4"),
@@ -150,6 +173,7 @@ def test_every_part_of_a_configuration_is_in_the_url(config: dict[str, Any], url
         (LITE | {"NAME": "file:x?mode=memory&cache=shared"}, "no other process sees a database in memory"),
         (MY | {"OPTIONS": {"ssl_mode": "REQUIRED"}}, "OPTIONS 'ssl_mode' cannot be said in a URL"),
         (MY | {"OPTIONS": {"ssl": {"context": 1}}}, "OPTIONS 'ssl context' cannot be said in a URL"),
+        (MY | {"OPTIONS": {"ssl": {}}}, "OPTIONS 'ssl' cannot be said in a URL"),
         (PG | {"OPTIONS": {"context": object()}}, "OPTIONS 'context' cannot be said in a URL"),
     ],
 )

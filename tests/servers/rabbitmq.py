@@ -94,6 +94,15 @@ class RabbitMQ(Server):
         yield f"amqp://guest:guest@127.0.0.1:{self.port}/{name}"
         self._evaluate(f'rabbit_vhost:delete(<<"{name}">>, <<"tests">>).')
 
+    def alarm(self, on: bool) -> None:
+        """The alarm for memory: while it is on, whoever publishes is blocked."""
+        limit = 1 if on else 1_000_000_000
+        self._evaluate(f"vm_memory_monitor:set_vm_memory_high_watermark({{absolute, {limit}}}).")
+
+    def change_password(self, password: str) -> None:
+        """Of the user `guest`; connections that are open stay."""
+        self._evaluate(f'rabbit_auth_backend_internal:change_password(<<"guest">>, <<"{password}">>, <<"tests">>).')
+
     def _evaluate(self, expression: str) -> None:
         control = str(Path(self._program).with_name("rabbitmqctl"))
         self.run_as_user([control, "eval", expression], **self._environment())

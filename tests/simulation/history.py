@@ -178,7 +178,7 @@ class History:
         self.database.down = self.broker.away = self.server.split = False
         self.server.away_for.clear()
         for beat in world.alive:
-            beat.cut_off = beat.read_only = beat.strange = False
+            beat.cut_off, beat.read_only, beat.strange = False, 0.0, 0.0
             beat.round_trip_s = 0.0
             if beat.wrong_since is not None:
                 self.set_clock(beat, 0)
@@ -352,15 +352,17 @@ class History:
 
         def check() -> None:
             lock, hindered = self.server.of(beat), beat.hindered_at > began
-            holds = lock.value.startswith(f"{beat.name}:") and lock.until > self.world.now
-            if getattr(beat, trouble) and holds and not hindered and not beat.dead:
+            long = lock.since < self.world.now - LETS_GO_S / 2
+            holds = long and lock.value.startswith(f"{beat.name}:") and lock.until > self.world.now
+            if getattr(beat, trouble) == began and holds and not hindered and not beat.dead:
                 self.world.broken(f"{beat.name} keeps the lock, though it {words} since {began:.1f}")
 
         def end() -> None:
-            setattr(beat, trouble, False)
+            if getattr(beat, trouble) == began:
+                setattr(beat, trouble, 0.0)
 
         self.world.at(began + LETS_GO_S, check)
-        self.for_a_while(lambda: setattr(beat, trouble, True), end)
+        self.for_a_while(lambda: setattr(beat, trouble, began), end)
 
     def restore_database(self) -> None:
         """Copy the database now, and put the copy in its place some time later."""
@@ -394,7 +396,7 @@ class History:
         self.observer.restored(courses)
         for beat in world.alive:
             beat.ended_session = True
-        auditor.exact, self.replaced = False, True
+        auditor.exact, auditor.replaced, self.replaced = False, True, True
         auditor.requested.clear()
         auditor.edited.update(base.jobs)
         auditor.deleted.update(base.jobs)

@@ -65,7 +65,7 @@ class PublishesFirst(Sender):
     ) -> bool:
         receipts = [Receipt(shipment.run.task_id, Fate.SENT) for shipment in shipments]
         if shipments:
-            self._mark(batch_id, shipments, receipts, now, closes=True)
+            self._marker.mark(batch_id, shipments, receipts, now, closes=True)
         self._desk.pay()
         return True
 
@@ -73,7 +73,7 @@ class PublishesFirst(Sender):
 class PublishingFirst(Engine):
     def _assemble(self) -> None:
         super()._assemble()
-        self._sender = PublishesFirst(self._parts, self.desk, self._renew)
+        self._sender = PublishesFirst(self._parts, self.desk, self._leadership.renew)
 
 
 class AlwaysTrusting(Engine):

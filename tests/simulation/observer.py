@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_qbeat.jobs import IN_FLIGHT, Job, Verdict
-from celery_qbeat.planning import OVERTAKEN_DETAIL, Claim, Plan
+from celery_qbeat.planning import OVERTAKEN_DETAIL, REMEMBERED_DETAIL, Claim, Plan
 from celery_qbeat.ports import Release
 from celery_qbeat.testing import MemoryStore
 from celery_qbeat.testing.database import Database
@@ -86,6 +86,8 @@ class Observer:
         self.epoch = 0
         self.stepped_back = False
         self.restored_at: float | None = None
+        self._replaced: dict[str, Course] = {}
+        """What was known of the database before an older copy replaced it."""
         self.race: Callable[[str], None] = lambda job_id: None
 
     def watch(self, beat: Beat, name: str, args: Sequence[Any], plain: Callable[[], Any]) -> Any:
@@ -116,6 +118,7 @@ class Observer:
 
     def restored(self, courses: dict[str, Course]) -> None:
         """The database was replaced by an older copy of itself."""
+        self._replaced = self.courses
         self.courses, self.epoch, self.restored_at = courses, self.database.epoch, self.world.now
 
     def broken(self, text: str) -> None:
@@ -141,7 +144,8 @@ class Observer:
 
     def _planned(self, plan: Plan, now: int) -> None:
         course = self.courses.setdefault(plan.job_id, Course())
-        if course.pointer is not None and course.pointer != plan.next_run_us and course.pointer <= now:
+        excused = self.restored_at is not None and self.stepped_back
+        if course.pointer is not None and course.pointer != plan.next_run_us and course.pointer <= now and not excused:
             self.broken(f"the slot {plan.job_id}@{course.pointer} was due, and a plan forgot it")
         same = not plan.record or plan.spec == course.spec
         if plan.record:
@@ -195,8 +199,9 @@ class Observer:
             self.world.say(f"    {claim.job_id}: expected {claim.expected_us}, won {[str(r.verdict) for r in won]}")
             if claim.job_id not in lost:
                 self._check_row(claim, beat)
-            if claim.expected_us is not None and won:
-                self._check_time(claim.job_id, min(run.slot_us for run in won), beat)
+            claimed = [run.slot_us for run in won if run.verdict is Verdict.CLAIMED]
+            if claim.expected_us is not None and claimed:
+                self._check_time(claim.job_id, min(claimed), beat, now)
             self._check_overlap(claim, [run.task_id for run in won if run.verdict is Verdict.CLAIMED], flying)
             # A claim that is lost because the ledger has its slots moves the plan on all the same.
             if claim.expected_us is not None and self._state_next(claim) == claim.next_us != planned[claim.job_id]:
@@ -218,11 +223,11 @@ class Observer:
         if row is None or row["rev"] != claim.rev or not row["enabled"]:
             self.broken(f"{beat.name} claimed {claim.job_id}@{claim.expected_us} by a row that was changed before")
 
-    def _check_time(self, job_id: str, slot: int, beat: Beat) -> None:
-        """No slot is older than its job, and nobody dispatches by a clock that is wrong."""
+    def _check_time(self, job_id: str, slot: int, beat: Beat, now: int) -> None:
+        """No slot is older than its job unless the clock is behind, and nobody dispatches by a clock that is wrong."""
         state, spec = self.database.state.get(job_id), self.courses.get(job_id, Course()).spec
         takes_past = spec is None or json.loads(spec)[0] in TAKES_PAST
-        if state is not None and slot < state.first_seen_us and not takes_past:
+        if state is not None and slot < state.first_seen_us <= now and not takes_past:
             self.broken(f"{job_id}@{slot} is older than the job, which was first seen at {state.first_seen_us}")
         wrong_s = 0.0 if beat.wrong_since is None else self.world.now - beat.wrong_since
         if SECOND_CLOCK and wrong_s > WRONG_FOR_S:
@@ -257,23 +262,33 @@ class Observer:
         if kind == "interval":
             self._check_interval(claim, start, int(text), now, course, won)
         else:
-            self._check_tiles(claim, list(slots_of(course.spec, start, max(now, start))), course, won)
+            self._check_tiles(claim, list(slots_of(course.spec, start, max(now, start))), course, won, now)
 
     def _check_interval(
         self, claim: Claim, start: int, seconds: int, now: int, course: Course, won: Sequence[str]
     ) -> None:
-        if [run.slot_us for run in claim.runs] != [start]:
-            self.broken(f"{claim.job_id} has the slot {start}, but {[r.slot_us for r in claim.runs]} was decided")
         end = json.loads(course.spec or "[]")[7]
+        runs = [run for run in claim.runs if run.detail != REMEMBERED_DETAIL]
+        for run in claim.runs:
+            if run not in runs and run.task_id in won:
+                self._cover(course, claim.job_id, run.task_id, [run.slot_us])
+        if not runs:
+            # The plan was older than the last run, by a clock that was behind or in a restored copy.
+            if claim.next_us is not None and not now < claim.next_us <= now + seconds * SECOND:
+                self.broken(f"{claim.job_id} does not run at {now} and is next at {claim.next_us}")
+            return
+        if len(runs) != 1 or not start <= runs[0].slot_us <= max(start, now):
+            self.broken(f"{claim.job_id} has the slot {start}, but {[r.slot_us for r in runs]} was decided")
         following = now + seconds * SECOND
         if claim.next_us != (following if end is None or following <= end else None):
             self.broken(f"{claim.job_id} ran at {now} and is next at {claim.next_us}, not {seconds} s later")
-        if claim.runs[0].task_id in won:
-            self._cover(course, claim.job_id, claim.runs[0].task_id, [start])
+        if runs[0].task_id in won:
+            self._cover(course, claim.job_id, runs[0].task_id, [runs[0].slot_us])
 
-    def _check_tiles(self, claim: Claim, slots: list[int], course: Course, won: Sequence[str]) -> None:
+    def _check_tiles(self, claim: Claim, slots: list[int], course: Course, won: Sequence[str], now: int) -> None:
         if claim.next_us is not None:
             slots = [slot for slot in slots if slot < claim.next_us]
+        known = self._answered_before(claim.job_id, course, now)
         left = list(slots)
         for run in claim.runs:
             if run.slot_us not in left:
@@ -281,12 +296,21 @@ class Observer:
                 return
             number = left.index(run.slot_us) + 1
             mine, left = left[:number], left[number:]
-            if len(mine) != run.collapsed + 1:
+            least = len([slot for slot in mine if not known(slot)])
+            if not max(1, least) <= run.collapsed + 1 <= len(mine):
                 self.broken(f"{claim.job_id}@{run.slot_us} stands for {len(mine) - 1} slots and says {run.collapsed}")
             if run.task_id in won:
-                self._cover(course, claim.job_id, run.task_id, mine)
+                self._cover(course, claim.job_id, run.task_id, mine[-1 - run.collapsed :])
+        left = [slot for slot in left if not known(slot)]
         if left:
             self.broken(f"{claim.job_id}: the slots {left} got no verdict")
+
+    def _answered_before(self, job_id: str, course: Course, now: int) -> Callable[[int], bool]:
+        """Whether a slot has a verdict, in this database or in the one that it replaced, or is older than its job."""
+        state = self.database.state.get(job_id)
+        since = state.first_seen_us if state is not None and state.first_seen_us <= now else 0
+        replaced = self._replaced.get(job_id, Course()).covered
+        return lambda slot: slot < since or slot in course.covered or slot in replaced
 
     def _cover(self, course: Course, job_id: str, task: str, slots: list[int]) -> None:
         twice = [slot for slot in slots if slot in course.covered]

@@ -16,6 +16,7 @@ from tests.simulation.world import Beat, World
 @dataclass(slots=True)
 class Lock:
     value: str = ""
+    since: float = 0.0
     until: float = 0.0
 
 
@@ -46,6 +47,9 @@ class SimGate:
         self._lease: Lease | None = None
         self._yielded_until = 0.0
 
+    def bind(self, instance: str) -> None:
+        """All beats of a world have one database."""
+
     def hold(self) -> Lease | None:
         world, started = self._beat.world, self._beat.monotonic()
         world.step(self._beat, "asks for the lock")
@@ -59,7 +63,7 @@ class SimGate:
             lock.value = ""
         self._calls += 1
         if not lock.value and started >= self._yielded_until:
-            lock.value = f"{self._beat.name}:{self._calls}"
+            lock.value, lock.since = f"{self._beat.name}:{self._calls}", world.now
             world.say(f"    {self._beat.name} has the lock now")
         if not lock.value.startswith(f"{self._beat.name}:"):
             self._lease = None
@@ -88,6 +92,9 @@ class SimGate:
         lock = self._server.of(self._beat)
         if lock.value.startswith(f"{self._beat.name}:"):
             lock.value = ""
+
+    def reason(self) -> str:
+        return "another beat is the writer"
 
     def describe(self) -> str:
         return "simulated lock"
@@ -185,6 +192,16 @@ class SimDispatcher:
         self._beat = beat
         self._broker = broker
         self._gate = gate
+
+    def ready(self) -> str:
+        self._beat.world.step(self._beat, "asks the broker")
+        return "connection refused" if self._broker.away else ""
+
+    def incarnation(self) -> str:
+        return "" if self._broker.away else "1"
+
+    def late(self) -> Sequence[Receipt]:
+        return ()
 
     def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
         receipts: list[Receipt] = []

@@ -41,9 +41,9 @@ class Beat:
         skew_us: how much its clock is ahead of the true time.
         wrong_since: since when the skew is so large that it may not dispatch; None when it is not.
         cut_off: it cannot reach the database.
-        read_only: its sessions of the database cannot write.
+        read_only: since when its sessions of the database cannot write; 0: they can.
         ended_session: the server has ended its session; the next call of the database finds that out.
-        strange: every call of the database ends with an error of an unknown kind.
+        strange: since when every call of the database ends with an error of an unknown kind; 0: none does.
         round_trip_s: how long each step of the database takes; 0 for a random short time.
         hindered_at: when it last froze or was slow.
         epochs: how many epochs it took in a row without a tick as the writer, since `epochs_since`.
@@ -57,9 +57,9 @@ class Beat:
         self.idle = False
         self.wrong_since: float | None = None
         self.cut_off = False
-        self.read_only = False
+        self.read_only = 0.0
         self.ended_session = False
-        self.strange = False
+        self.strange = 0.0
         self.round_trip_s = 0.0
         self.hindered_at = 0.0
         self.epochs = 0

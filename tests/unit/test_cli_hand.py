@@ -13,7 +13,7 @@ import pytest
 
 from celery_qbeat.dispatchers.broker import DONE_TASK
 from celery_qbeat.engine import Limits
-from celery_qbeat.jobs import run_token
+from celery_qbeat.jobs import database_id, run_token
 from celery_qbeat.settings import read_settings
 from celery_qbeat.stores import tables
 from celery_qbeat.wiring import build
@@ -98,7 +98,8 @@ def test_a_tick_reads_all_ends_that_have_arrived(cli: Cli, monkeypatch: pytest.M
     cli.ok("tick")
     for run in cli.json("runs"):
         told = {"v": 1, "run": run["task_id"], "outcome": "success", "token": run_token(cli.instance, run["task_id"])}
-        cli.app.send_task(DONE_TASK, kwargs=told, exchange="celery_qbeat", routing_key="qbeat.done.default", declare=[])
+        queue = f"qbeat.done.default.{database_id(cli.instance)}"
+        cli.app.send_task(DONE_TASK, kwargs=told, exchange="celery_qbeat", routing_key=queue, declare=[])
     # One end uses the budget of a pass up.
     monkeypatch.setattr("celery_qbeat.wiring.Limits", partial(Limits, drain_s=0.0))
     cli.ok("tick")

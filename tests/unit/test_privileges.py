@@ -183,6 +183,36 @@ def test_a_row_names_only_an_allowed_queue(
     assert allowed or refusal.startswith(f"queue: {queue!r} is not allowed (allowed: ")
 
 
+@pytest.mark.parametrize(
+    ("queue", "owner"),
+    [
+        ("unacked", "kombu"),
+        ("unacked_index", "kombu"),
+        ("unacked_mutex", "kombu"),
+        ("_kombu.binding.celery", "kombu"),
+        ("slow\x06\x163", "kombu"),
+        ("celery@host.celery.pidbox", "Celery"),
+        ("a-b-c.reply.celery.pidbox", "Celery"),
+        ("celeryev", "Celery"),
+        ("celeryev.1f0c", "Celery"),
+        ("celery-task-meta-1", "Celery"),
+        ("amq.rabbitmq.reply-to", "RabbitMQ"),
+        ("qbeat.done.default", "celery_qbeat"),
+        ("qbeat:broker", "celery_qbeat"),
+    ],
+)
+def test_a_reserved_name_is_no_queue_of_a_row_or_a_scope(queue: str, owner: str) -> None:
+    allowed = gate(queues=frozenset({queue}))
+    reason = f"queue: {queue!r} is reserved by {owner}; choose another name"
+    assert allowed.refusal(job(queue=queue)) == reason
+    assert allowed.refusal(job(scope=Worker("shop", queue=queue))) == reason
+
+
+@pytest.mark.parametrize("queue", ["celery", "unacked_orders", "amqp", "qbeat", "events.celeryev", "pidbox", "a.b"])
+def test_a_name_that_only_looks_reserved_is_a_queue(queue: str) -> None:
+    assert gate().refusal(job(scope=Worker("shop", queue=queue))) == ""
+
+
 def test_a_refused_queue_says_which_are_allowed() -> None:
     assert gate(queues=frozenset({"b", "a"})).refusal(job(queue="c")) == (
         "queue: 'c' is not allowed (allowed: a, b); list it in qbeat_queues or the worker's queues"

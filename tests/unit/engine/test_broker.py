@@ -14,6 +14,19 @@ from tests.unit.engine.rig import MINUTE, SECOND, Rig, at
 NOON = at("2026-06-01T12:00:00")
 
 
+def count_claims(rig: Rig) -> list[int]:
+    """The sizes of all batches that are claimed from now on."""
+    claims: list[int] = []
+    plain = rig.store.claim
+
+    def claim(epoch: int, batch_id: int, wanted: list[object], now_us: int) -> frozenset[str]:
+        claims.append(len(wanted))
+        return plain(epoch, batch_id, wanted, now_us)  # type: ignore[arg-type]
+
+    rig.store.claim = claim  # type: ignore[method-assign, assignment]
+    return claims
+
+
 def test_what_surely_was_not_sent_is_released_and_sent_when_the_broker_is_back() -> None:
     rig = Rig("2026-06-01T12:00:30")
     rig.insert("j", "every", "1m")
@@ -67,20 +80,26 @@ def test_a_new_job_that_is_held_back_is_late_from_when_it_was_seen() -> None:
     assert rig.verdicts("k") == ["missed"]
 
 
-def test_a_broker_that_is_away_is_asked_once_a_poll_with_one_job() -> None:
+def test_a_broker_that_is_away_is_asked_once_a_poll_and_nothing_is_claimed() -> None:
     rig = Rig(limits=Limits(poll_s=1.0))
     for number in range(50):
         rig.insert(f"j{number}", "interval", "60")
     rig.outbox.away = True
     rig.tick()
-    claims: list[int] = []
-    plain = rig.store.claim
+    rig.outbox.asked = 0
+    claims = count_claims(rig)
+    rig.run(10)
+    assert claims == []
+    assert 9 <= rig.outbox.asked <= 11
 
-    def claim(epoch: int, batch_id: int, wanted: list[object], now_us: int) -> frozenset[str]:
-        claims.append(len(wanted))
-        return plain(epoch, batch_id, wanted, now_us)  # type: ignore[arg-type]
 
-    rig.store.claim = claim  # type: ignore[method-assign, assignment]
+def test_a_broker_that_answers_but_takes_nothing_is_tried_with_one_job() -> None:
+    rig = Rig(limits=Limits(poll_s=1.0))
+    for number in range(50):
+        rig.insert(f"j{number}", "interval", "60")
+    rig.outbox.fails = True
+    rig.tick()
+    claims = count_claims(rig)
     rig.run(10)
     assert claims == [1] * len(claims)
     assert 9 <= len(claims) <= 11
@@ -97,17 +116,17 @@ def test_a_broker_outage_is_one_log_line_each_way(caplog: pytest.LogCaptureFixtu
     rig.outbox.away = False
     rig.run(20)
     lines = [message for message in caplog.messages if message.startswith("broker:")]
-    assert lines == ["broker: away, 1 due run(s) held back until it is back: connection refused", "broker: back"]
+    assert lines == ["broker: away, due runs are held back until it is back: connection refused", "broker: back"]
 
 
 def test_a_whole_batch_is_held_back_and_then_sent_once_each() -> None:
     rig = Rig(limits=Limits(batch=10, chunk=3))
     for number in range(30):
         rig.insert(f"j{number:02}", "interval", "3600")
-    rig.outbox.away = True
+    rig.outbox.fails = True
     rig.run(5)
     assert rig.store.ledger == []
-    rig.outbox.away = False
+    rig.outbox.fails = False
     rig.run(10)
     assert sorted(job for job, _ in rig.outbox.slots) == [f"j{number:02}" for number in range(30)]
 
@@ -265,10 +284,10 @@ def test_a_released_run_keeps_the_count_of_the_slots_it_stands_for() -> None:
     rig = Rig(code_jobs=[secondly])
     rig.run(1)
     rig.restart(down_for=60)
-    rig.outbox.away = True
+    rig.outbox.fails = True
     rig.run(3)
     assert rig.verdicts("code:j") == ["sent", "missed"]
-    rig.outbox.away = False
+    rig.outbox.fails = False
     rig.run(3)
     covered = sum(1 + entry.collapsed for entry in rig.store.ledger)
     assert covered == (rig.entry("code:j").slot_us - NOON) // SECOND
@@ -279,7 +298,7 @@ def test_a_release_that_leaves_older_slots_decided_remembers_them() -> None:
     rig = Rig(code_jobs=[secondly])
     rig.run(1)
     rig.restart(down_for=60)
-    rig.outbox.away = True
+    rig.outbox.fails = True
     rig.tick()
     assert rig.verdicts("code:j") == ["sent", "missed"]
     assert rig.engine.desk.agenda.entries["code:j"].state == rig.state("code:j")
@@ -291,9 +310,9 @@ def test_a_job_that_waited_for_its_run_is_excused_even_after_a_release() -> None
     rig.insert("j", "interval", "60", overlap="skip", grace_seconds=5)
     rig.run(120)
     rig.landings.end(rig.sent_id())
-    rig.outbox.away = True
+    rig.outbox.fails = True
     rig.run(10)
-    rig.outbox.away = False
+    rig.outbox.fails = False
     rig.run(5)
     assert rig.verdicts() == ["succeeded", "sent"]
 

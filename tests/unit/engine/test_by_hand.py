@@ -141,6 +141,7 @@ def test_a_broker_that_comes_back_with_nothing_due_still_answers_requests() -> N
 def test_a_request_whose_trust_ended_is_kept_for_the_next_tick() -> None:
     rig = asked()
     gate = OpenGate(rig.clock, ttl_s=-1.0)
+    gate.bind(rig.store.instance)
     rig.gate.hold = gate.hold  # type: ignore[method-assign]
     rig.run(2)
     assert rig.slots() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_qbeat.engine import Limits
-from tests.unit.engine.rig import HOUR, MINUTE, SECOND, Rig, at
+from tests.unit.engine.rig import DAY, HOUR, MINUTE, SECOND, Rig, at
 
 
 def after_an_outage(**columns: object) -> Rig:
@@ -189,3 +189,40 @@ def test_a_database_that_was_away_is_an_outage_like_any_other() -> None:
     assert rig.entry("once").collapsed == 2
     assert rig.slots("skip") == []
     assert rig.entry("skip").collapsed == 2
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip"])
+def test_a_backlog_does_not_starve_what_is_due_now(overlap: str) -> None:
+    rig = Rig(limits=Limits(batch=8, chunk=8))
+    for number in range(40):
+        rig.insert(f"late{number}", "every", "1m", catch_up="all", overlap=overlap)
+    rig.run(5)
+    rig.clock.advance(2 * 86_400)
+    rig.insert("now", "every", "1m")
+    for _ in range(350):
+        rig.tick()
+        rig.clock.advance(0.2)
+        for task in [shipment.run.task_id for shipment in rig.outbox.sent[-16:]]:
+            rig.landings.end(task)
+    sent = [shipment.run for shipment in rig.outbox.sent if shipment.job.id == "now"]
+    assert len(sent) >= 2
+    worst = max(run.late_us for run in sent[1:])
+    assert worst <= 3 * SECOND
+    behind = [shipment for shipment in rig.outbox.sent if shipment.job.id != "now"]
+    assert len(behind) > 100
+
+
+def test_a_clock_that_was_a_month_behind_sends_no_slot_from_before_the_job() -> None:
+    rig = Rig()
+    rig.insert("j", "every", "1m", catch_up="all")
+    rig.run(300)
+    born = rig.state().first_seen_us
+    rig.clock.set_wall(rig.clock.now_us() - 30 * DAY)
+    rig.run(15)
+    rig.clock.set_wall(rig.clock.now_us() + 30 * DAY)
+    before = len(rig.slots())
+    rig.run(300)
+    late = rig.slots()[before:]
+    assert all(slot >= born for slot in late)
+    assert len(late) <= 6
+    assert len(set(rig.slots())) == len(rig.slots())

@@ -42,7 +42,7 @@ def exercise(rig: Rig, start: int, stop: int) -> None:
             rig.store.delete("gone")
             rig.store.ask("every", rig.clock.now_us() + 7)
         if second in (20, 34):
-            rig.outbox.away = second == 20
+            rig.outbox.fails = second == 20
         if second == 40:
             rig.outbox.doubt_next = True
         if second % 10 == 3 and rig.slots("skip"):

@@ -185,7 +185,7 @@ def test_a_beat_that_wakes_up_after_a_take_over_writes_nothing(name: str) -> Non
     elif name == "forget":
         first.store.delete("gone")
     first.clock.advance(11)
-    first.outbox.away = name == "release"
+    first.outbox.fails = name == "release"
     setattr(first.store, name, frozen)
     first.tick()
     assert before[0] == snapshot(first.store)

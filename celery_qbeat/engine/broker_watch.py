@@ -1,0 +1,69 @@
+"""Whether the broker can be reached: it is asked before anything is claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from celery_qbeat.engine import report
+from celery_qbeat.engine.desk import Desk, Parts
+from celery_qbeat.ports import Fate, Receipt
+
+ASK_AGAIN_S = 10.0
+"""The longest pause in seconds before a broker is asked again that let the last question wait for its time limit."""
+
+RENEW_AFTER_S = 0.2
+"""The lock is renewed when the broker took longer than this to answer, in seconds."""
+
+
+class BrokerWatch:
+    """Asks the broker once a pass, and says in the log when it goes away and comes back."""
+
+    def __init__(self, parts: Parts, desk: Desk, renew: Callable[[], None]) -> None:
+        self._parts = parts
+        self._desk = desk
+        self._renew = renew
+        self._answer: bool | None = None
+        self._ask_again = float("-inf")
+
+    def begin(self) -> None:
+        """A new pass: what the broker said before does not count."""
+        self._answer = None
+
+    @property
+    def away(self) -> bool:
+        """Whether it was asked in this pass and nothing can be sent."""
+        return self._answer is False
+
+    def can_send(self, trusted: Callable[[], bool]) -> bool:
+        """Whether the broker answers; asked once a pass, and less often when it hangs."""
+        if self._answer is None:
+            self._answer = self._ask() and trusted()
+        return self._answer
+
+    def _ask(self) -> bool:
+        clock = self._parts.clock
+        started = clock.monotonic()
+        if started < self._ask_again:
+            return False
+        why = self._parts.dispatcher.ready()
+        took = clock.monotonic() - started
+        if why:
+            self._ask_again = started + took + min(took, ASK_AGAIN_S)
+            if not self._desk.broker_away:
+                report.broker_away(why)
+                self._desk.broker_away = True
+        elif took > RENEW_AFTER_S:
+            self._renew()
+        return not why
+
+    def note(self, last: Receipt) -> None:
+        """Learn from the last receipt of a chunk."""
+        desk = self._desk
+        alive = last.fate in (Fate.SENT, Fate.REFUSED)
+        away = last.fate in (Fate.NOT_SENT, Fate.UNCONFIRMED, Fate.DOUBT) and last.detail != ""
+        if away and not desk.broker_away:
+            report.broker_away(last.detail)
+        elif desk.broker_away and alive:
+            report.broker_back()
+        if away or alive:
+            desk.broker_away = away
