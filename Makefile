@@ -9,7 +9,7 @@ SEED ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test quick lint format types imports package check chaos bench demo clean
+.PHONY: help venv test quick hours lint format types imports package check chaos bench demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ test: venv  ## all tests (ARGS="-k dst"; two at a time: ARGS="-n2 --dist=loadfil
 
 quick: venv  ## the tests that take no real time
 	$(BIN)/python -m pytest -m "not slow and not chaos and not browser" $(ARGS)
+
+hours: venv  ## the quick tests at awkward hours, in far zones, on a slow machine: long (ARGS="evening busy")
+	$(BIN)/python -m tests.hours $(ARGS)
 
 lint: venv  ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -10,7 +10,9 @@ from typing import Any, NoReturn, TypeVar
 
 import hypothesis
 import pytest
+from kombu.transport.memory import Channel as MemoryChannel
 
+from tests import clock
 from tests.celeryproc import Project
 from tests.servers import MariaDB, PgBouncer, PostgreSQL, RabbitMQ, Redis, Server, ServerMissing
 
@@ -22,6 +24,14 @@ hypothesis.settings.register_profile(
     "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any-machine")
+clock.set_up()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Each test has the wall clock that `tests.clock` gives it, from its first fixture to its last."""
+    with clock.clock_of(item):
+        return (yield)
 
 
 def _missing(error: ServerMissing) -> NoReturn:
@@ -66,6 +76,12 @@ def rabbitmq_server() -> Iterator[RabbitMQ]:
     """The session's RabbitMQ. Not to be stopped, killed or frozen: use `own_rabbitmq` for that."""
     with _start(RabbitMQ) as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def _empty_memory_broker() -> None:
+    """Kombu keeps the queues of `memory://` as long as the process lives: no test finds another one's messages."""
+    MemoryChannel.queues.clear()
 
 
 @pytest.fixture

@@ -171,10 +171,10 @@ def failover(stage: Stage) -> None:
     worker.wait_output(r" ready\.$", PATIENCE_S)
     stage.insert_seconds("seconds", "sleep", args=[1.3])
     task_id = stage.wait(lambda: stage.sent("revoked"), "'revoked' is sent")[0].task_id
-    stage.app.control.revoke(task_id, reply=True, timeout=10, limit=1)
+    stage.app.control.revoke(task_id, reply=True, timeout=60, limit=1)
     expired_us = stage.wait(lambda: stage.sent("expired"), "'expired' is sent")[0].sent_us + 1_100_000
     stage.wait(lambda: time.time_ns() // 1000 > expired_us, "its message is too old")
-    stage.app.control.add_consumer("later", reply=True, timeout=10, limit=1)
+    stage.app.control.add_consumer("later", reply=True, timeout=60, limit=1)
     stage.wait_ended(1, "unknown", "revoked", "expired", "long", "unread")
     _wait_usual(stage)
     standby = next(beat for beat in stage.beats if beat is not writer)

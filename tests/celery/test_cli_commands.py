@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.celeryproc import Project
 from tests.servers import Redis, wait_for
 
@@ -26,6 +28,11 @@ def sentence(result: subprocess.CompletedProcess[str], code: int = 1) -> str:
     return result.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    "database_url",
+    ["sqlite", *(pytest.param(name, marks=pytest.mark.slow) for name in ("postgresql", "mariadb"))],
+    indirect=True,
+)
 def test_a_job_is_added_run_by_hand_checked_and_audited(project: Project, database_url: str) -> None:
     project.configure(qbeat_database_url=database_url)
     told(project.qbeat("migrate", "--json"))
@@ -38,10 +45,10 @@ def test_a_job_is_added_run_by_hand_checked_and_audited(project: Project, databa
     project.worker()
     beat = project.beat()
     beat.wait_output("beat: writer")
-    answer = told(project.qbeat("run-now", "rare", "--wait", "20", "--json"))
+    answer = told(project.qbeat("run-now", "rare", "--wait", "60", "--json"))
     assert answer["run"]["by_hand"] is True
-    wait_for(lambda: any(record["args"] == ["by hand"] for record in project.records()), 20, what="the run by hand")
-    wait_for(lambda: ran(project, "often") > 4, 30, what="runs of 'often'")
+    wait_for(lambda: any(record["args"] == ["by hand"] for record in project.records()), what="the run by hand")
+    wait_for(lambda: ran(project, "often") > 4, what="runs of 'often'")
     assert told(project.qbeat("status", "--json"))["writer"]["alive"] is True
     assert told(project.qbeat("check", "--json"))["ok"] is True
     beat.terminate()

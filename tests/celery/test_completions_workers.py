@@ -120,7 +120,7 @@ class Stage:
             self.listen()
             return ids <= self.ends.keys()
 
-        wait_for(all_there, 30, what=f"the ends of {cases}")
+        wait_for(all_there, what=f"the ends of {cases}")
 
     def heard(self, case: str) -> list[Verdict]:
         return [end.verdict for end in self.ends.get(self.runs[case], [])]
@@ -141,7 +141,7 @@ def _play(stage: Stage) -> None:
     """All cases at once, on one worker."""
     assert not stage.listen(), "declares the queue"
     later = run_of(row("job.later", "proj.tasks.record", queue="later"))
-    stage.app.control.revoke(later.run.task_id, reply=True, timeout=3, limit=1)
+    stage.app.control.revoke(later.run.task_id, reply=True, timeout=60, limit=1)
     assert fates(stage.dispatcher.send([later], yes)) == ["sent"]
     stage.runs["revoked before it started"] = later.run.task_id
     stage.send("expired in its queue", "record", queue="later", expires_s=1)
@@ -157,7 +157,7 @@ def _play(stage: Stage) -> None:
         stage.send("a result that cannot be stored", "unserialisable")
     stage.wait_ends(*REPORTED)
     wait_for(lambda: time.monotonic() > expired_at)
-    stage.app.control.add_consumer("later", reply=True, timeout=3, limit=1)
+    stage.app.control.add_consumer("later", reply=True, timeout=60, limit=1)
     # What comes after the silent ones in the same queues shows that they are done with.
     stage.send("last", "record")
     stage.send("last, later", "record", queue="later")

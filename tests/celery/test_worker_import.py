@@ -111,12 +111,12 @@ class Stage:
         if "expired" in self.cases:
             after_us = self.run("expired").sent_us + 1_100_000
             wait_for(lambda: time.time_ns() // 1000 > after_us)
-        assert self.app.control.add_consumer("later", destination=[self.worker], reply=True, timeout=10, limit=1)
+        assert self.app.control.add_consumer("later", destination=[self.worker], reply=True, timeout=60, limit=1)
         wait_for(lambda: len(self.finished()) == len(self.cases), 60, what="all ended")
         self.ended = self.finished()
 
     def revoke(self, task_id: str, **options: Any) -> None:
-        assert self.app.control.revoke(task_id, destination=[self.worker], reply=True, timeout=10, limit=1, **options)
+        assert self.app.control.revoke(task_id, destination=[self.worker], reply=True, timeout=60, limit=1, **options)
 
     def finished(self) -> dict[str, Any]:
         query = "SELECT job_id, task_id, verdict, detail, slot_us FROM qbeat_runs WHERE finished_us IS NOT NULL"

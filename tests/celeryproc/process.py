@@ -99,7 +99,7 @@ class Process:
             os.killpg(self.pid, signal.SIGKILL)
         self.wait_exit()
 
-    def wait_exit(self, timeout: float = 30.0) -> int:
+    def wait_exit(self, timeout: float = 60.0) -> int:
         """The exit code, negative after a signal. AssertionError when it runs on for ``timeout`` seconds."""
         try:
             code = self._popen.wait(timeout)

@@ -83,10 +83,10 @@ def test_a_broker_that_hangs_before_the_first_letter_leaves_no_doubt(bench: Benc
     bench.server.freeze()
     started = time.monotonic()
     receipts = bench.send(runs_of(row(), 60))
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 30
     bench.server.thaw()
     assert fates(receipts) == ["not sent"] * 60
-    wait_for(lambda: fates(bench.send([run_of(row())])) == ["sent"], 20)
+    wait_for(lambda: fates(bench.send([run_of(row())])) == ["sent"])
 
 
 def test_a_broker_that_is_killed_in_the_middle_and_stays_away(bench: Bench) -> None:
@@ -108,7 +108,7 @@ def test_a_broker_that_hangs_in_the_middle(bench: Bench, at: int) -> None:
     bench.arrived()
     started = time.monotonic()
     receipts = bench.send(runs_of(row(), 100), Bomb(at, bench.server.freeze))
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 30
     bench.server.thaw()
     assert "not sent" in fates(receipts)
     wait_for(lambda: bench.dispatcher.ready() == "", 20, what="it works again")
@@ -161,11 +161,11 @@ def test_while_the_broker_is_away_no_ends_are_read_and_this_is_said_once(
     assert desk.take() == []
     assert desk.completions.ask({run: None}) is False
     server.start() if outage == "stop" else server.thaw()
-    wait_for(lambda: desk.take() or "is back" in caplog.text, 20)
+    wait_for(lambda: desk.take() or "is back" in caplog.text)
     desk.completions.ack()
     again = fresh_id()
     desk.report(again)
-    assert (again, Verdict.SUCCEEDED) in wait_for(desk.take, 20)
+    assert (again, Verdict.SUCCEEDED) in wait_for(desk.take)
     desk.completions.ack()
     lines = [record.getMessage().partition(" (")[0] for record in caplog.records]
     assert lines == [

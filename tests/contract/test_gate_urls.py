@@ -114,7 +114,7 @@ def sentinel(own_redis: Callable[..., Redis]) -> Iterator[tuple[SentinelServer, 
                     manager.discover_slaves("qmaster")
                 )
 
-        wait_for(ready, 30, what="the replica is known to the sentinel")
+        wait_for(ready, what="the replica is known to the sentinel")
         yield server, master, replica
 
 
@@ -138,7 +138,7 @@ def test_sentinels_lead_to_the_master_and_after_a_failover_to_the_new_one(
         except MasterNotFoundError:
             return False
 
-    wait_for(promoted, 30)
+    wait_for(promoted)
     wait_for(gate.hold)
     with replica.client() as client:
         assert client.exists(LOCK)
@@ -152,7 +152,7 @@ def test_a_frozen_sentinel_does_not_hang_the_tick(
     gate = gate_at(f"sentinel://127.0.0.1:{server.port}?master_name=qmaster")
     started = time.monotonic()
     assert gate.hold() is None
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     server.thaw()
     wait_for(gate.hold)
 

@@ -367,6 +367,7 @@ def test_a_beat_that_left_is_not_listed(redis_url: str, gate_at: GateMaker) -> N
     assert [beat.holder for beat in second.beats()] == ["b"]
 
 
+@pytest.mark.real_clock("Redis compares the times with its own")
 def test_a_beat_that_died_is_forgotten_after_a_while(redis_server: Redis, redis_url: str, gate_at: GateMaker) -> None:
     gate = gate_at(redis_url, "alive")
     with redis_server.client() as client:
@@ -423,8 +424,8 @@ def test_a_redis_that_hangs_does_not_hang_the_tick(own_redis: Callable[..., Redi
     assert held(gate) == lease
     assert held(gate) == lease, "not asked again at once"
     assert other.hold() is None, "a first connection hangs no longer"
-    assert time.monotonic() - started < 10
-    wait_for(lambda: gate.hold() is None, 10)
+    assert time.monotonic() - started < 30
+    wait_for(lambda: gate.hold() is None)
     assert time.monotonic() >= lease.trusted_until
     server.thaw()
     wait_for(lambda: gate.hold() or other.hold())
@@ -437,7 +438,7 @@ def test_a_release_into_a_hanging_redis_returns(own_redis: Callable[..., Redis],
     server.freeze()
     started = time.monotonic()
     gate.release()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     server.thaw()
 
 
@@ -475,7 +476,7 @@ def test_after_sigkill_of_the_holder_another_holds_within_ttl_and_poll(redis_url
         gate = gate_at(redis_url, ttl_s=2.0)
         assert gate.hold() is None
         os.kill(process.pid, signal.SIGKILL)
-        wait_for(gate.hold, 5, every=0.1)
+        wait_for(gate.hold, every=0.1)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def seen(rig: SqlRig) -> dict[str, bool] | str:
     return {job_id: found is not None for job_id, found in changes.rows.items()}
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -251,7 +251,7 @@ def test_the_log_is_pruned_only_below_what_was_read(sql_rig: SqlRig) -> None:
 
     def pruned() -> bool:
         sql_rig.store.changes()
-        list(sql_rig.store.prune({}, time.time_ns() // 1000 + 2 * 3_600_000_000))
+        list(sql_rig.store.prune({}, 2 * 3_600_000_000))
         return bool(sql_rig.sql("SELECT COUNT(*) FROM qbeat_changes").scalar_one() <= 1)
 
     # MariaDB: after the gaps of rolled back numbers are settled.
@@ -267,7 +267,7 @@ def test_a_young_log_is_not_pruned(sql_rig: SqlRig) -> None:
     sql_rig.insert("a")
     sql_rig.store.changes()
     lines = sql_rig.sql("SELECT COUNT(*) FROM qbeat_changes").scalar_one()
-    now_us = time.time_ns() // 1000
+    now_us = sql_rig.sql("SELECT MAX(at_us) FROM qbeat_changes").scalar_one()
     assert sum(sql_rig.store.prune({}, now_us)) == 0
     assert sql_rig.sql("SELECT COUNT(*) FROM qbeat_changes").scalar_one() == lines
 

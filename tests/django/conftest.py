@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from calendar import timegm
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import django
@@ -72,18 +70,6 @@ if not settings.configured:
     django.setup()
     # So that answers tell which context their page was made from.
     setup_test_environment()
-
-
-FIXED_NOW = timegm((2026, 6, 10, 12, 20, 0))
-"""Seconds since the epoch: noon is past, midnight and the next change of the clocks are far away."""
-
-
-@pytest.fixture(autouse=True)
-def fixed_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pages in this process believe that it is always `FIXED_NOW`."""
-    from celery_qbeat.django import times
-
-    monkeypatch.setattr(times, "time", SimpleNamespace(time_ns=lambda: FIXED_NOW * 1_000_000_000))
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.db import connection
 
-from celery_qbeat.django import times
 from celery_qbeat.django.models import Job
+from tests.clock import now_us
 
 _numbers = itertools.count(1)
 
@@ -39,5 +39,5 @@ def insert(table: str, **columns: Any) -> None:
 
 
 def us_now() -> int:
-    """The time of the admin's pages in microseconds: in the tests a fixed one, see `fixed_now`."""
-    return times.now_us()
+    """The wall clock in microseconds."""
+    return now_us()

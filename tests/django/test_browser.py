@@ -139,7 +139,7 @@ def test_disabling_stops_a_job(page: Any, shop: Shop) -> None:
     page.click("button[name=index]")
     page.wait_for_selector(".messagelist .success >> text=1 job disabled.")
     stopped = "SELECT 1 FROM qbeat_history WHERE job_id = 'to.stop' AND spec IS NULL"
-    wait_for(lambda: shop.sql(stopped), 30, what="the beat has noticed")
+    wait_for(lambda: shop.sql(stopped), what="the beat has noticed")
     count = "SELECT count(*) FROM qbeat_runs WHERE job_id = 'to.stop'"
     before = shop.sql(count)
     shop.wait_runs("goes.on", shop.runs("goes.on") + 3)
@@ -174,7 +174,7 @@ def paint_a_shop(shop: Shop) -> None:
     for row in PAINTED:
         shop.sql(insert, *row)
     planned = "SELECT count(*) FROM qbeat_state WHERE next_run_us > 0 AND job_id = ?"
-    wait_for(lambda: all(shop.sql(planned, row[0])[0][0] for row in PAINTED), 30, what="they are planned")
+    wait_for(lambda: all(shop.sql(planned, row[0])[0][0] for row in PAINTED), what="they are planned")
 
 
 def paint_the_past(shop: Shop) -> None:

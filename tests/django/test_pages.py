@@ -56,6 +56,7 @@ def five(site: Any) -> Any:
     return site
 
 
+@pytest.mark.clock_at("2026-06-10T12:20:00Z")
 def test_the_list_shows_how_each_job_stands(five: Any) -> None:
     page = text(five, LIST)
     for words in ("in 1 h", "✓</span> succeeded", "! late", "✗</span> failed", "has no such hour", "in billing"):
@@ -273,6 +274,7 @@ def test_a_run_is_named_by_its_job_and_a_time_that_people_can_read(site: Any) ->
     assert "1796112000000000" not in page
 
 
+@pytest.mark.clock_at("2026-06-10T12:20:00Z")
 def test_the_forecast_counts_all_jobs_with_an_interval_and_names_those_who_meet(site: Any) -> None:
     now = us_now()
     made = [

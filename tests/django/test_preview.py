@@ -146,6 +146,7 @@ def test_a_bad_schedule_names_its_field() -> None:
     assert "'Nowhere'" in shown.problem
 
 
+@pytest.mark.clock_at("2026-06-10T12:20:00Z")
 def test_the_endpoint_answers_a_script_with_json_and_a_button_with_a_page(site: Any) -> None:
     script = site.post(PREVIEW, typed(), headers={"accept": "application/json"})
     found = script.json()

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_for(condition: Callable[[], T], deadline: float = 30.0, every: float = 0.02, what: str = "the condition") -> T:
+def wait_for(condition: Callable[[], T], deadline: float = 60.0, every: float = 0.02, what: str = "the condition") -> T:
     """Call ``condition`` every ``every`` seconds and return its first truthy value.
 
     Raises AssertionError, naming ``what`` and the last value, once ``deadline`` seconds have passed. The condition

@@ -141,6 +141,7 @@ def test_show_of_a_row_that_does_not_run_has_no_next_slots(mixed: Cli) -> None:
         assert "Next slots" not in mixed.ok("show", name)
 
 
+@pytest.mark.clock_at("2026-06-10T12:20:00Z")
 def test_show_foresees_what_changes_of_the_clocks_do_within_a_year(cli: Cli) -> None:
     cli.ok("add", "night", "app.a", "--daily", "02:30", "--timezone", "Europe/Berlin")
     notes = [slot["note"] for slot in cli.json("show", "night")["clock_changes"]]

@@ -64,7 +64,7 @@ def run_sql(server: Server, *statements: str) -> Any:
         return result.scalar() if result.returns_rows else None
 
 
-@pytest.fixture(params=["redis", "postgresql", "mariadb", "rabbitmq"])
+@pytest.fixture(params=["redis", "postgresql", "mariadb", pytest.param("rabbitmq", marks=pytest.mark.slow)])
 def own_server(request: pytest.FixtureRequest) -> Server:
     """One server of each kind in turn, the test's own."""
     if request.param == "redis":
