@@ -57,7 +57,7 @@ class Outbox:
         stopped = "connection refused" if self.away or self.fails else ""
         for shipment in shipments:
             receipt = self._one(shipment, stopped, trusted)
-            if receipt.fate in (Fate.DOUBT, Fate.UNCONFIRMED):
+            if receipt.fate is Fate.DOUBT:
                 stopped = receipt.detail
             receipts.append(receipt)
         return receipts
