@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from celery_qbeat.stores import open_store, tables
 from celery_qbeat.wiring import FAIL_POINT
 from tests.celeryproc import Code, Process, Project
+from tests.chaos.app_threads import THREADS
 from tests.chaos.evidence import IN_FLIGHT, Incident
 from tests.chaos.links import Links, from_environment
 from tests.chaos.tap import Tap
@@ -32,14 +33,6 @@ TROUBLE = re.compile(r"^.*(?:unexpected error|Traceback).*$", re.MULTILINE)
 
 ENDS_WITHIN_S = 10.0
 """Seconds from SIGTERM to the end of a beat: what container managers wait before they kill. A beat promises five."""
-
-APP_THREADS = """
-import threading
-
-for _ in range(3):
-    threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
-"""
-"""Goes to the end of the tasks' module: threads of the app, to one of which the kernel may give a signal."""
 
 Database = PostgreSQL | MariaDB
 
@@ -186,7 +179,7 @@ class World:
             "qbeat_poll_interval": POLL_S,
             "qbeat_cron": True,
         }
-        tasks = APP_THREADS if threads else ""
+        tasks = THREADS if threads else ""
         self.project = self._stack.enter_context(Project(folder / "project", self.broker.url, settings, tasks=tasks))
         self.reachable = True
         self.seats: Sequence[Seat] = []
