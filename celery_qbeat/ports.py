@@ -171,6 +171,12 @@ class Store(Protocol):
     def close(self) -> None:
         """Give connections back. Never raises."""
 
+    def between_round_trips(self, call: Callable[[], None]) -> None:
+        """Make `call` between the round trips of each method from now on, where the server is not on this machine.
+
+        It renews the leader lock in the middle of long work, so it must be quick and must not raise.
+        """
+
     def limit_waits(self, seconds: float) -> None:
         """From now on no call waits longer than this for the server: the process is ending.
 

@@ -42,6 +42,7 @@ class Engine:
         self._parts = parts
         self.desk = Desk()
         self._leadership = Leadership(parts.gate, parts.clock)
+        parts.store.between_round_trips(self._leadership.renew)
         self._outage = Outage(parts.clock, parts.limits.let_go_s)
         self._clock_check = ClockCheck(parts.clock, parts.store)
         self._opened = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_qbeat.ports import FOREVER, Clock, Gate, Lease
 
-RENEWALS_PER_LEASE = 8
+RENEWALS_PER_LEASE = 20
 """A lease is renewed when this part of its time has passed: the step after the renewal may take all the rest."""
 
 

@@ -72,6 +72,8 @@ class Sender:
         wanted = self._only_what_can_go(decided, trusted)
         if not wanted:
             return bool(entries) and not decided
+        # The claim may take as long as the lock is trusted, when the way to the database is long.
+        self._renew()
         try:
             batch_id, won, _ = self._claim(wanted, now)
         except Unavailable:
@@ -264,8 +266,7 @@ class Sender:
         try:
             while chunks and not unsent:
                 chunk = chunks.popleft()
-                if shipments[0] is not chunk[0]:
-                    self._renew()
+                self._renew()
                 receipts = self._parts.dispatcher.send(chunk, may_send)
                 self._parts.fail_point("published")
                 unsent = self._marker.mark(batch_id, chunk, receipts, now, closes=not chunks, refused=refused)

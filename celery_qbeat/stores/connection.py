@@ -50,6 +50,10 @@ class Rules(Protocol):
     def read_only(self, url: sa.URL) -> str: ...
 
 
+def _nothing() -> None:
+    return None
+
+
 class Link:
     """The connection. It belongs to one thread at a time; every method raises `Unavailable` when nothing was done."""
 
@@ -72,6 +76,7 @@ class Link:
         self._read_only = False
         self._patient = False
         self.may_create = False
+        self.between_round_trips: Callable[[], None] = _nothing
         sa.event.listen(self.engine, "do_connect", self._connect_driver)
         sa.event.listen(self.engine, "before_cursor_execute", self._next_statement)
 
@@ -196,6 +201,8 @@ class Link:
     # ------------------------------------------------------------ running
 
     def _next_statement(self, connection: sa.Connection, *_: object) -> None:
+        if self._rules.remote:
+            self.between_round_trips()
         if connection is self._connection:
             self._watchdog.next_statement()
 

@@ -91,6 +91,9 @@ class SqlStore:
     def close(self) -> None:
         self._link.close()
 
+    def between_round_trips(self, call: Callable[[], None]) -> None:
+        self._link.between_round_trips = call
+
     def limit_waits(self, seconds: float) -> None:
         self._link.limit_waits(seconds)
 

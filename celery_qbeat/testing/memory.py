@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from celery_qbeat.errors import Fenced
@@ -38,6 +38,9 @@ class MemoryStore(Edits, Faults):
 
     def close(self) -> None:
         self._cursor = None
+
+    def between_round_trips(self, call: Callable[[], None]) -> None:
+        """Each call is one round trip here."""
 
     def limit_waits(self, seconds: float) -> None:
         """Nothing waits here; `longest_wait_s` shows that it was called."""
