@@ -51,7 +51,7 @@ package: venv  ## build the wheel and look whether everything is in it
 
 check: lint types imports package test  ## all of the above but format
 
-chaos: venv  ## freeze and kill beats, brokers and databases for long (ROUNDS=20 SEED=1)
+chaos: venv  ## freeze and kill beats, brokers and databases for long (ROUNDS=20 SEED=1 ARGS="--kinds")
 	$(BIN)/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: venv  ## the benchmarks

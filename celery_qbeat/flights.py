@@ -40,6 +40,14 @@ class Flights:
         """Whether a run of this job is in flight; queued counts."""
         return job_id in self._by_job
 
+    def of(self, job_id: str) -> list[Airborne]:
+        """The runs of this job that are in flight."""
+        return [self._runs[task_id] for task_id in self._by_job.get(job_id, ())]
+
+    def task_ids(self) -> list[str]:
+        """Of every run in flight, in the order in which they were added."""
+        return list(self._runs)
+
     def get(self, task_id: str) -> Airborne | None:
         return self._runs.get(task_id)
 

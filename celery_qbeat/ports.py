@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from celery_qbeat.answers import Answers
 from celery_qbeat.jobs import Job, Run, State, Verdict, Worker
 from celery_qbeat.planning import Claim as Claim
 from celery_qbeat.planning import Plan as Plan
@@ -147,12 +148,18 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Somebody asked for a run by hand; its slot is `asked_us`."""
+    """Somebody asked for something by hand.
+
+    `action` `run`: a run whose slot is `asked_us`. `release`: the run `task_id` ends, or every run of the job that is
+    in flight when `task_id` is empty.
+    """
 
     id: int
     job_id: str
     asked_us: int
     asked_by: str = ""
+    action: str = "run"
+    task_id: str = ""
 
 
 class Store(Protocol):
@@ -171,7 +178,8 @@ class Store(Protocol):
         vain, the server is not asked for a new connection any more.
 
         Args:
-            seconds: how long a call may wait; of a call in progress, from now on.
+            seconds: how long a call may wait; of a call in progress, from now on. `FOREVER`: the process goes on after
+                all, and everything is as before the first call.
         """
 
     def describe(self) -> str:
@@ -230,6 +238,9 @@ class Store(Protocol):
     def release(self, epoch: int, batch_id: int, releases: Sequence[Release]) -> None:
         """Undo claims that surely were not sent."""
 
+    def shorten(self, epoch: int, leases: Mapping[str, int]) -> None:
+        """End the leases of these runs (task id to instant) then, where they are in flight and end later now."""
+
     def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Mapping[str, str]:
         """Write ends; the runs that changed, task id to job id.
 
@@ -245,7 +256,7 @@ class Store(Protocol):
         """Close the open batches of older epochs, after each of their runs was settled."""
 
     def requests(self) -> Sequence[Request]:
-        """Runs asked for by hand and not yet answered, oldest first."""
+        """What was asked for by hand and is not answered yet, oldest first."""
 
     def answer(self, epoch: int, request_ids: Sequence[int]) -> None:
         """These requests are dealt with."""
@@ -345,11 +356,15 @@ class Completions(Protocol):
     def look_up(self, flights: Sequence[Flight]) -> Sequence[End]:
         """Ask about runs that have been silent (result backend): the ends that are known there."""
 
-    def still_running(self, task_ids: Sequence[str]) -> frozenset[str] | None:
-        """Those of which a worker says right now that it has them. Absence proves nothing. Takes about a second.
+    def ask(self, runs: Mapping[str, Job | None]) -> bool:
+        """Ask all workers, and the queues, which of these runs they have: task id to its job, None if it is unknown.
 
-        None: the broker is away, so nobody could be asked.
+        Returns without waiting for answers; a round that is under way is given up. False: the broker is away, so
+        nobody can be asked.
         """
+
+    def answers(self) -> Answers | None:
+        """The end of that round, about two seconds after `ask`; None until then. Never waits."""
 
     def close(self) -> None:
         """Give connections back. Never raises."""

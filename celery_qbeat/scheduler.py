@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
 from typing import Any, TypeVar
 
 from celery import beat
@@ -14,13 +14,14 @@ from celery import beat
 from celery_qbeat.engine import Engine, report
 from celery_qbeat.errors import QbeatError, Unavailable
 from celery_qbeat.settings import Settings, read_settings
+from celery_qbeat.shutdown_signals import ShutdownSignals
 from celery_qbeat.wiring import build, engine_database
 
 log = logging.getLogger("celery_qbeat")
 
 Made = TypeVar("Made")
 
-ENDINGS = (signal.SIGTERM, signal.SIGINT)
+_starting = threading.local()
 
 
 class Scheduler(beat.Scheduler):
@@ -38,32 +39,41 @@ class Scheduler(beat.Scheduler):
     ) -> None:
         self.settings: Settings = _or_exit(lambda: read_settings(app.conf))
         self._engine: Engine | None = None
-        self._in_tick = self._closing = False
+        self._in_tick = self._closing = self._closed = False
+        self._signals = ShutdownSignals(self._limit_waits)
         # Celery hands over --max-interval here; the poll interval is ours, and never longer than the one asked for.
         self._poll: float = min(self.settings.poll_interval, max_interval or self.settings.poll_interval)
         super().__init__(app, *args, max_interval=self._poll, lazy=lazy, **kwargs)
 
     def setup_schedule(self) -> None:
         """Connect and check. A server that is away is no reason to end: the ticks will find it."""
-        engine: Engine = _or_exit(
-            lambda: build(self.app, self.settings, poll_s=self._poll, undisturbed=undisturbed, stopping=stopping)
+        if getattr(_starting, "now", False):
+            # A signal came before Celery had its scheduler, and its handler makes another one to close it.
+            return
+        engine = self._engine = _or_exit(
+            lambda: build(self.app, self.settings, poll_s=self._poll, stopping=self._signals.pending)
         )
+        _starting.now = True
         try:
             # Away: the first tick will say so.
-            with suppress(Unavailable):
+            with self._signals.deferred(), suppress(Unavailable):
                 engine.open()
         except QbeatError as error:
             engine.close()
             raise SystemExit(f"celery_qbeat: {error}") from None
-        self._engine = engine
+        finally:
+            _starting.now = False
+        # Celery's beat handles SIGTERM and SIGINT only. The others would end the process with the lock in its hand.
+        self._signals.add_missing(self._end)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """One pass of the engine; the seconds that Celery shall sleep."""
         pause = self._poll
-        self._in_tick = True
         try:
-            if self._engine is not None:
-                pause = self._engine.tick()
+            self._in_tick = True
+            if self._engine is not None and not self._closed:
+                with self._signals.deferred():
+                    pause = self._engine.tick()
         except Exception as error:
             # Under `worker -B` an exception here ends the beat process without a word while the worker lives on.
             report.bug(error)
@@ -79,10 +89,12 @@ class Scheduler(beat.Scheduler):
         """Give the lock back, at once. Celery calls this from its signal handler, even in the middle of a tick, and
         again at the end."""
         self._closing = True
-        if self._in_tick or self._engine is None:
+        if self._in_tick or self._closed or self._engine is None:
             return
-        engine, self._engine = self._engine, None
-        engine.close()
+        with self._signals.deferred():
+            self._closed = True
+            self._engine.close()
+        self._signals.remove_added()
 
     def sync(self) -> None:
         """Nothing is ever kept back: each tick has written what it did."""
@@ -104,23 +116,14 @@ class Scheduler(beat.Scheduler):
         database: str = _or_exit(lambda: engine_database(self.settings))
         return f"    . db -> {database}\n    . gate -> {gate}"
 
+    def _end(self, _number: int, _frame: FrameType | None) -> None:
+        """End as Celery's beat does on SIGTERM."""
+        self.close()
+        raise SystemExit
 
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """SIGTERM and SIGINT wait until the end of the block: a claim is published or given back, not left in doubt."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def stopping() -> bool:
-    """Whether a signal to end is waiting."""
-    return not signal.sigpending().isdisjoint(ENDINGS)
+    def _limit_waits(self, seconds: float) -> None:
+        if self._engine is not None:
+            self._engine.limit_waits(seconds)
 
 
 def _or_exit(make: Callable[[], Made]) -> Made:

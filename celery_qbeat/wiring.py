@@ -8,7 +8,6 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -35,7 +34,6 @@ def build(
     settings: Settings,
     *,
     poll_s: float | None = None,
-    undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Engine:
     """An engine for this app. Connects to nothing. Raises SettingsError for settings that do not fit together."""
@@ -57,7 +55,6 @@ def build(
             code_jobs=code_jobs(app),
             chores={BUILTIN_PRUNE: pruning(settings)},
             fail_point=fail_point(os.environ.get(FAIL_POINT)),
-            undisturbed=undisturbed,
             stopping=stopping,
         )
     )

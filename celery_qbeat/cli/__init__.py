@@ -24,6 +24,7 @@ COMMANDS = {
     "list": "listing",
     "migrate": "checks",
     "preview": "slots",
+    "release": "releasing",
     "run-now": "hand",
     "runs": "ledger",
     "set": "edits",

@@ -6,6 +6,7 @@ import getpass
 import logging
 import socket
 import time
+from types import FrameType
 
 import click
 import sqlalchemy as sa
@@ -18,6 +19,7 @@ from celery_qbeat.cli.status import alive, beat_sentence
 from celery_qbeat.engine import Engine
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.jobs import Verdict
+from celery_qbeat.shutdown_signals import ShutdownSignals
 from celery_qbeat.stores import reports, rows, tables
 from celery_qbeat.stores.reports import Ran
 from celery_qbeat.wiring import build, holder_name
@@ -45,7 +47,7 @@ def run_now_command(project: Project, job_id: str, wait: float, as_json: bool) -
     """
     project.found(job_id)
     asked_us = project.clock.now_us()
-    project.write(lambda connection: rows.ask(connection, job_id, asked_us, _me()))
+    project.write(lambda connection: rows.ask(connection, job_id, asked_us, me()))
     run, answered = _answer(project, job_id, asked_us, wait)
     if as_json:
         output.dump({"answered": answered, "asked_us": asked_us, "run": None if run is None else as_data(run)})
@@ -72,7 +74,8 @@ def _outcome(run: Ran) -> str:
     return str(run["verdict"]) if _was_sent(run) else f"{run['verdict']}: {run['detail']}"
 
 
-def _me() -> str:
+def me() -> str:
+    """Who asks: the user and the machine."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -134,29 +137,39 @@ def _standalone_beat(project: Project) -> str:
 
 def _ticked(project: Project) -> str:
     """Passes until nothing is due that was due at the first. What came in between: another beat. Raises Unavailable."""
-    engine = build(project.app, project.settings)
+    signals = ShutdownSignals(lambda seconds: engine.limit_waits(seconds))
+    engine = build(project.app, project.settings, stopping=signals.pending)
+    signals.add_missing(_end)
     try:
-        engine.open()
-        pause = engine.tick()
+        with signals.deferred():
+            engine.open()
+            pause = engine.tick()
         until_us, enough = project.clock.now_us(), project.clock.monotonic() + DRAIN_S
         while engine.writing and (_due(engine, until_us) or (pause == 0.0 and project.clock.monotonic() < enough)):
             if engine.desk.broker_away:
                 raise Unavailable("the broker is away: what is due waits for the next tick, or for a beat")
             time.sleep(min(0.05, pause))
-            pause = engine.tick()
+            with signals.deferred():
+                pause = engine.tick()
         if engine.writing:
             return ""
     finally:
-        engine.close()
+        with signals.deferred():
+            engine.close()
+        signals.remove_added()
     if project.settings.redis_url is None:
         raise Unavailable(f"the database {project.store.describe()} went away, or another beat took over")
     return "another beat holds the lock, or its Redis is away: nothing done"
 
 
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
 def _due(engine: Engine, until_us: int) -> bool:
     desk = engine.desk
     slot = desk.agenda.next_us()
-    return bool(desk.chores or desk.resends or desk.owed) or (slot is not None and slot <= until_us)
+    return bool(desk.chores or desk.resends or desk.owed or desk.asking) or (slot is not None and slot <= until_us)
 
 
 def _last_line(project: Project) -> int:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from celery_qbeat.answers import Answers
 from celery_qbeat.dispatchers import broker
 from celery_qbeat.dispatchers.done import NotOurs, read_done
 from celery_qbeat.dispatchers.inbox import Inbox, Taken, inbox_of
-from celery_qbeat.dispatchers.inquiry import who_has
+from celery_qbeat.dispatchers.inquiry import Inquiry
+from celery_qbeat.dispatchers.letters import queue_name
 from celery_qbeat.dispatchers.old_queue import OldQueue
 from celery_qbeat.dispatchers.results import Results
 from celery_qbeat.dispatchers.wires import text
-from celery_qbeat.jobs import Verdict
+from celery_qbeat.jobs import Job, Verdict
 from celery_qbeat.ports import End, Flight
 
 log = logging.getLogger("celery_qbeat")
@@ -40,6 +42,7 @@ class CeleryCompletions:
         self._namespace = namespace
         self._instance = instance
         self._results = Results(app)
+        self._inquiry = Inquiry(app)
         self._connection: Any = None
         self._queue: Any = None
         self._queue_name = ""
@@ -66,6 +69,7 @@ class CeleryCompletions:
         inbox = self._ready()
         if inbox is None:
             return ends
+        self._inquiry.listen()
         lost = (*broker.lost(self._connection), *self._connection.channel_errors)
         try:
             inbox.begin()
@@ -103,25 +107,20 @@ class CeleryCompletions:
         """
         return list(self._results.ends([flight.task_id for flight in flights]).values())
 
-    def still_running(self, task_ids: Sequence[str]) -> frozenset[str] | None:
-        """Those of which a worker says right now that it has them. Takes a second; None when the broker is away."""
-        if not task_ids:
-            return frozenset()
-        connection = broker.connect(self._app.connection_for_write)
-        lost = broker.lost(connection)
-        try:
-            broker.open_(connection)
-            return who_has(self._app, connection, task_ids)
-        except (*lost, *connection.channel_errors) as error:
-            log.debug("completions: no worker could be asked: %s", text(error))
-            # A broker that refuses the question will always refuse it.
-            return None if isinstance(error, lost) else frozenset()
-        finally:
-            connection.collect(0.1)
+    def ask(self, runs: Mapping[str, Job | None]) -> bool:
+        """See `ports.Completions`. Costs a few round trips, and one more for each queue."""
+        jobs = {job.id: job for job in runs.values() if job is not None}
+        names = {job_id: queue_name(self._app, job) for job_id, job in jobs.items()}
+        found = {task_id: names[job.id] for task_id, job in runs.items() if job is not None}
+        return self._inquiry.ask(runs, {task_id: name for task_id, name in found.items() if name is not None})
+
+    def answers(self) -> Answers | None:
+        return self._inquiry.answers()
 
     def close(self) -> None:
         """Give connections back. Never raises. What was taken and not acknowledged comes again."""
         self._disconnect()
+        self._inquiry.close()
         self._results.close()
 
     # ------------------------------------------------------------------

@@ -151,6 +151,20 @@ def post(app: Any, producer: Any, letter: Letter, *, declare: bool) -> None:
     app.amqp.send_task_message(producer, letter.task, letter.message, retry=False, **options)
 
 
+def queue_name(app: Any, job: Job) -> str | None:
+    """The queue to which a run of this job goes; None where only the broker's bindings tell, or nothing does."""
+    try:
+        args, kwargs = _payload(job)
+        travel = app.amqp.router.route(_options(app, job), job.fn, args, kwargs, app.tasks.get(job.fn))
+    except Exception:
+        # Whatever a router raises: then nothing could be sent either, and its run is in no queue that is known.
+        return None
+    queue = travel.get("queue")
+    if queue is None or travel.get("exchange") or travel.get("routing_key"):
+        return None
+    return str(getattr(queue, "name", queue))
+
+
 def _options(app: Any, job: Job) -> dict[str, Any]:
     task = app.tasks.get(job.fn)
     options = {name: value for name in TASK_OPTIONS if (value := getattr(task, name, None)) is not None}

@@ -24,7 +24,7 @@ from celery_qbeat.engine.reader import Reader
 from celery_qbeat.engine.sender import Sender
 from celery_qbeat.engine.settler import Settler
 from celery_qbeat.errors import Doubt, Fenced, QbeatError, Unavailable
-from celery_qbeat.ports import Lease
+from celery_qbeat.ports import FOREVER, Lease
 
 __all__ = ["Chore", "Desk", "Engine", "Limits", "Parts"]
 
@@ -46,6 +46,7 @@ class Engine:
         self._clock_check = ClockCheck(parts.clock, parts.store)
         self._opened = False
         self._standing_by = False
+        self._ending_since: float | None = None
         self._last_now = 0
         self._highest_epoch = 0
         self._next_heartbeat = 0.0
@@ -70,7 +71,8 @@ class Engine:
             self._step_down(fence)
         except LockLost:
             self._recover()
-            self._stand_by()
+            if not parts.stopping():
+                self._stand_by()
         except Exception as error:
             known = self._failed(error)
             if self._outage.is_long:
@@ -87,18 +89,49 @@ class Engine:
         self._parts.store.open()
         self._opened = True
 
+    def limit_waits(self, seconds: float) -> None:
+        """From now on no call to the database waits longer than this: the process is ending. Safe in a signal handler.
+
+        `FOREVER`: it goes on after all.
+        """
+        if seconds == FOREVER:
+            self._ending_since = None
+        elif self._ending_since is None:
+            self._ending_since = self._parts.clock.monotonic()
+        self._parts.store.limit_waits(seconds)
+
     def close(self) -> None:
-        """Give the lock back and the connections. Never raises."""
-        self._parts.gate.release()
-        self._parts.dispatcher.close()
-        if self._parts.completions is not None:
-            self._parts.completions.close()
-        self._parts.store.close()
+        """Give back what was claimed and not sent, the lock and the connections. Never raises for a server."""
+        parts = self._parts
+        if self._ending_since is None:
+            self.limit_waits(parts.limits.ending_s)
+        try:
+            self._pay_at_the_end()
+        finally:
+            # After a second signal, too, whose handler raises in the middle of it.
+            parts.gate.release()
+        parts.dispatcher.close()
+        if parts.completions is not None:
+            parts.completions.close()
+        parts.store.close()
 
     @property
     def writing(self) -> bool:
         """Whether the last tick was a writer's."""
         return self._leadership.lease is not None and self.desk.loaded and not self._standing_by
+
+    def _pay_at_the_end(self) -> None:
+        """What this beat owes to the database, the next one would have to call in doubt."""
+        parts, desk, since = self._parts, self.desk, self._ending_since
+        if not desk.owed or since is None:
+            return
+        try:
+            # A database that has made the end wait is not asked again: the process manager's patience is short.
+            if parts.clock.monotonic() - since > parts.limits.ending_s / 2:
+                raise Unavailable("the database has not answered in time")
+            desk.pay()
+        except Exception as error:
+            report.left_open(len(desk.owed), error)
 
     def _may_lead(self) -> bool:
         """Whether to ask for the lock: the database is known, and ticks have not failed for long."""
@@ -180,11 +213,12 @@ class Engine:
             # Everything was read again: what is in flight is settled before anything is dispatched.
             return True
         self._heartbeat(now)
+        if parts.stopping():
+            return False
         leadership.renew()
         waiting = self._lander.land(now) or waiting
         leadership.renew()
-        with parts.undisturbed():
-            more = self._sender.send_due(now, self._trusted)
+        more = self._sender.send_due(now, self._trusted)
         if desk.suspects:
             parts.fail_point("rereading")
             self._reader.reread(set(desk.suspects), now)
@@ -220,35 +254,24 @@ class Engine:
         self._reader.reread(set(desk.suspects), now)
         if first:
             self._standing_by = False
-            report.writing(parts.store.describe(), parts.gate.describe(), epoch, self.counts())
+            report.writing(parts.store.describe(), parts.gate.describe(), epoch, desk.counts())
         self._resume()
         return now
 
-    def counts(self) -> dict[str, int]:
-        """How many rows there are, and how many of them run, are disabled, refused or bad."""
-        entries = self.desk.agenda.entries.values()
-        rows = [entry for entry in entries if entry.job is None or not entry.job.from_code]
-        bad = sum(1 for entry in rows if entry.problem)
-        refused = sum(1 for entry in rows if entry.refusal)
-        disabled = sum(1 for entry in rows if entry.job is not None and entry.job.paused and not entry.problem)
-        running = sum(1 for entry in rows if entry.runnable and not entry.refusal)
-        return {
-            "rows": len(rows),
-            "running": running,
-            "disabled": disabled,
-            "refused": refused,
-            "bad": bad,
-            "code": len(entries) - len(rows),
-        }
-
     def _assemble(self) -> None:
-        self._reader = Reader(self._parts, self.desk, self._leadership.require)
-        self._settler = Settler(self._parts, self.desk, self._leadership.require)
+        self._reader = Reader(self._parts, self.desk, self._keep_lock)
+        self._settler = Settler(self._parts, self.desk, self._keep_lock)
         self._sender = Sender(self._parts, self.desk, self._leadership.renew)
         self._lander = Lander(self._parts, self.desk)
 
     def _trusted(self) -> bool:
         return self._leadership.trusted() and not self._parts.stopping()
+
+    def _keep_lock(self) -> None:
+        """Renew the lock when that is due. Raises LockLost, also when this beat is to end."""
+        if self._parts.stopping():
+            raise LockLost
+        self._leadership.require()
 
     def _mind_the_clock(self, now: int) -> None:
         if now < self._last_now - STEP_BACK_US:
@@ -262,6 +285,7 @@ class Engine:
         if at >= self._next_heartbeat:
             parts.store.beat(self.desk.epoch, now)
             self._clock_check.compare()
+            self._sender.notice_empty_broker()
             self._next_heartbeat = at + parts.limits.heartbeat_s
         if self._next_drift == 0.0:
             self._next_drift = at + parts.limits.drift_s
@@ -290,12 +314,13 @@ class Engine:
     def _step_down(self, fence: Fenced) -> None:
         """Another beat has a newer epoch; or the database has an older one, because a backup was restored."""
         self._outage.end()
-        flights = self.desk.flights
+        flights, chores = self.desk.flights, self.desk.chores
         # Its memory is out of date, and what it owes has been settled by the newer beat.
         self._forget()
         if fence.epoch is not None and fence.epoch < self._highest_epoch:
             report.restored(fence.epoch, self._highest_epoch)
-            self.desk.flights = flights
+            # A built-in task goes on: nobody else would end its run.
+            self.desk.flights, self.desk.chores = flights, chores
             return
         report.fenced(self._parts.gate.describe())
         self._parts.gate.yield_()
@@ -305,7 +330,12 @@ class Engine:
     def _forget(self) -> None:
         """Begin anew; what was reported and which slots were decided stays true, whatever the database says."""
         old = self.desk
-        self.desk = Desk(reported=old.reported, answered=old.answered, agenda=old.agenda.successor())
+        self.desk = Desk(
+            reported=old.reported,
+            answered=old.answered,
+            broker_memory=old.broker_memory,
+            agenda=old.agenda.successor(),
+        )
         self._assemble()
 
     def _pause(self) -> float:

@@ -56,6 +56,17 @@ class BrokerWatch:
             self._renew()
         return not why
 
+    def notice_empty(self) -> None:
+        """Look whether the broker still has its memory; if not, all runs in flight are checked."""
+        desk = self._desk
+        if desk.broker_away:
+            return
+        memory = self._parts.dispatcher.incarnation()
+        if memory and desk.broker_memory not in ("", memory) and desk.flights:
+            report.broker_lost_memory(len(desk.flights))
+            desk.suspect_all()
+        desk.broker_memory = memory or desk.broker_memory
+
     def note(self, last: Receipt) -> None:
         """Learn from the last receipt of a chunk."""
         desk = self._desk

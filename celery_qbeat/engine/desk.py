@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from celery_qbeat.agenda import Agenda
+from celery_qbeat.agenda import Agenda, Entry
 from celery_qbeat.engine.refusals import Refusals
 from celery_qbeat.flights import Airborne, Flights
-from celery_qbeat.jobs import Job, RowRules, State, Worker
-from celery_qbeat.planning import Moment
+from celery_qbeat.jobs import Job, RowRules, State, Verdict, Worker
+from celery_qbeat.planning import Claim, Moment
 from celery_qbeat.ports import Clock, Completions, Dispatcher, Flight, Gate, Loaded, Request, Row, Shipment, Store
 from celery_qbeat.privileges import Privileges
 
@@ -45,7 +44,11 @@ class Limits:
     look_up_s: float = 5.0
     lease_check_s: float = 15.0
     chore_s: float = 0.05
+    ask_again_s: float = 10.0
+    silent_s: float = 30.0
+    warn_again_s: float = 600.0
     let_go_s: float = 5.0
+    ending_s: float = 2.0
 
 
 def batched(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
@@ -66,8 +69,8 @@ def _never() -> bool:
 class Parts:
     """The implementations behind the ports, and the rules.
 
-    `undisturbed` holds signals back from claim to mark, `stopping` says that one waits: then publishing ends early and
-    the rest is given back.
+    `stopping` says that a signal waits for the end of the tick: then loading and publishing end early, and what was
+    claimed and not sent is given back.
     """
 
     store: Store
@@ -82,8 +85,17 @@ class Parts:
     code_jobs: Sequence[Job] = ()
     chores: Mapping[str, Chore] = field(default_factory=dict)
     fail_point: Callable[[str], None] = _nothing
-    undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext
     stopping: Callable[[], bool] = _never
+
+
+@dataclass(slots=True)
+class Blocked:
+    """A job that waits for its own run. `skips`: its skipped slots in a row; `due_us`: since when a run is due instead;
+    `warn_again`: monotonic seconds, when the next warning about it may be logged."""
+
+    skips: int = 0
+    due_us: int | None = None
+    warn_again: float = float("-inf")
 
 
 @dataclass(slots=True)
@@ -121,6 +133,10 @@ class Desk:
     unconfirmed: dict[str, tuple[int, Shipment]] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
     chores: list[tuple[str, str, Iterator[int]]] = field(default_factory=list)
+    blocked: dict[str, Blocked] = field(default_factory=dict)
+    recheck: dict[str, int] = field(default_factory=dict)
+    moved: set[str] = field(default_factory=set)
+    asking: bool = False
     epoch: int = 0
     term: str = ""
     loading: Loading | None = None
@@ -130,6 +146,7 @@ class Desk:
     asked: bool = False
     answered: dict[tuple[str, int], None] = field(default_factory=dict)
     broker_away: bool = False
+    broker_memory: str = ""
     batches: int = 0
     serving_since_us: int = 0
     instance: str = ""
@@ -138,6 +155,23 @@ class Desk:
     def ready(self) -> bool:
         """Whether the take-over is done: all rows are read, and what the last writer left open is settled."""
         return self.loaded and self.settled
+
+    def counts(self) -> dict[str, int]:
+        """How many rows there are, and how many of them run, are disabled, refused or bad."""
+        entries = self.agenda.entries.values()
+        rows = [entry for entry in entries if entry.job is None or not entry.job.from_code]
+        bad = sum(1 for entry in rows if entry.problem)
+        refused = sum(1 for entry in rows if entry.refusal)
+        disabled = sum(1 for entry in rows if entry.job is not None and entry.job.paused and not entry.problem)
+        running = sum(1 for entry in rows if entry.runnable and not entry.refusal)
+        return {
+            "rows": len(rows),
+            "running": running,
+            "disabled": disabled,
+            "refused": refused,
+            "bad": bad,
+            "code": len(entries) - len(rows),
+        }
 
     def moment(self, now: int) -> Moment:
         return Moment(now_us=now, serving_since_us=self.serving_since_us, instance=self.instance)
@@ -154,10 +188,28 @@ class Desk:
         """
         self.resends.pop(task_id, None)
         self.unconfirmed.pop(task_id, None)
+        self.recheck.pop(task_id, None)
+        self.moved.discard(task_id)
         run = self.flights.land(task_id)
         if run is not None and not self.flights.busy(run.job_id):
+            self.blocked.pop(run.job_id, None)
             self.agenda.wake(run.job_id)
         return run
+
+    def suspect_all(self) -> None:
+        """The broker may have lost messages: check soon that somebody still has each run in flight."""
+        self.recheck.update(dict.fromkeys(self.flights.task_ids(), 0))
+
+    def wait(self, entry: Entry) -> None:
+        """A run of this job is due and waits for the one in flight to end."""
+        self.blocked.setdefault(entry.id, Blocked()).due_us = entry.next_us
+        self.agenda.wait(entry)
+
+    def skipped(self, claim: Claim) -> None:
+        """Count the slots of a claim that were skipped because of a run in flight."""
+        skips = sum(1 + run.collapsed for run in claim.runs if run.verdict is Verdict.SKIPPED)
+        if skips and self.flights.busy(claim.job_id):
+            self.blocked.setdefault(claim.job_id, Blocked()).skips += skips
 
     def remember_answer(self, request: Request) -> None:
         """A restored database brings answered requests again; they are not answered twice."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from celery_qbeat.engine import report
+from celery_qbeat.engine.checks import RunChecks
 from celery_qbeat.engine.desk import Desk, Parts
 from celery_qbeat.flights import Airborne
 from celery_qbeat.jobs import Verdict
@@ -14,14 +14,6 @@ from celery_qbeat.ports import Completions, End, Flight
 
 SILENT_US = 3_000_000
 """Runs that have been silent for this long are looked up in the result backend."""
-
-UNASKED_US = 60_000_000
-"""The respite when a lease ends while the broker is away: after its return, workers need a while to connect."""
-
-LEASES_A_CHECK = 1_000
-
-BACKLOG_S = 1.0
-"""The pause after a check of leases that did not get to the end of them."""
 
 HEARING_S = 60.0
 """So long ends that have arrived and were not taken yet keep leases from being ended: they may be of those runs."""
@@ -34,7 +26,7 @@ class Lander:
         self._parts = parts
         self._desk = desk
         self._next_look = 0.0
-        self._next_lease_check = 0.0
+        self._checks = RunChecks(parts, desk, self._conclude)
         self._heard_all = parts.clock.monotonic()
 
     def land(self, now: int) -> bool:
@@ -47,12 +39,14 @@ class Lander:
         waiting = False
         if completions is not None:
             waiting = self._take(completions, now)
+            if self._parts.stopping():
+                return waiting
             self._look_up(completions, now)
         at = self._parts.clock.monotonic()
         if not waiting:
             self._heard_all = at
         if not waiting or at - self._heard_all >= HEARING_S:
-            self._end_leases(now)
+            self._checks.step(now)
         return waiting
 
     def _take(self, completions: Completions, now: int) -> bool:
@@ -74,54 +68,6 @@ class Lander:
         silent = self._desk.flights.silent(now - SILENT_US)
         if silent:
             self._conclude(completions.look_up([_flight(run) for run in silent]), now)
-
-    def _end_leases(self, now: int) -> None:
-        at = self._parts.clock.monotonic()
-        if at < self._next_lease_check:
-            return
-        overdue = self._desk.flights.overdue(now, LEASES_A_CHECK)
-        if not overdue:
-            return
-        full = len(overdue) == LEASES_A_CHECK
-        self._next_lease_check = at + (BACKLOG_S if full else self._parts.limits.lease_check_s)
-        here = self._at_hand()
-        for run in overdue:
-            if run.task_id in here:
-                self._desk.flights.add(replace(run, lease_until_us=now + SILENT_US))
-        self._judge([run for run in overdue if run.task_id not in here], now)
-
-    def _at_hand(self) -> set[str]:
-        """What no worker has: chores are done here, what is sent again gets a new lease then, and a message without a
-        confirm may not have arrived."""
-        desk = self._desk
-        return {task_id for task_id, _, _ in desk.chores} | desk.resends.keys() | desk.unconfirmed.keys()
-
-    def _judge(self, overdue: Sequence[Airborne], now: int) -> None:
-        """Their leases are over: ask the result backend, then the workers; what nobody knows of is lost."""
-        known: Sequence[End] = ()
-        running: frozenset[str] | None = frozenset()
-        completions = self._parts.completions
-        if completions is not None:
-            known = completions.look_up([_flight(run) for run in overdue])
-        found = {end.task_id for end in known}
-        left = [run for run in overdue if run.task_id not in found]
-        if completions is not None and left:
-            running = completions.still_running([run.task_id for run in left])
-        ends = list(known)
-        for run in left:
-            if running is None:
-                self._desk.flights.add(replace(run, lease_until_us=now + UNASKED_US))
-            elif run.task_id in running:
-                self._extend(run, now)
-            else:
-                ends.append(End(run.task_id, Verdict.LOST, "its lease ended and nobody reported an end"))
-        self._conclude(ends, now)
-
-    def _extend(self, run: Airborne, now: int) -> None:
-        entry = self._desk.agenda.entries.get(run.job_id)
-        lease = entry.job.max_run_us if entry is not None and entry.job is not None else now - run.sent_us
-        report.still_running(run.job_id, run.task_id)
-        self._desk.flights.add(replace(run, lease_until_us=now + max(lease, 1_000_000)))
 
     def _conclude(self, ends: Sequence[End], now: int) -> None:
         if not ends:

@@ -8,6 +8,7 @@ from itertools import islice
 from celery_qbeat.engine import report
 from celery_qbeat.engine.desk import Desk, Loading, Parts, batched
 from celery_qbeat.engine.leadership import LockLost
+from celery_qbeat.engine.leases import apply_new_rows
 from celery_qbeat.engine.progress import Progress
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.jobs import Reading, State, read_row
@@ -131,6 +132,7 @@ class Reader:
         """How many of these rows are gone."""
         desk = self._desk
         found = [there for there in step.values() if there is not None and not self._is_shadow(there[0])]
+        before = {entry.id: entry.job for row, _ in found if (entry := desk.agenda.entries.get(str(row["id"])))}
         plans = [self._take(row, state, now) for row, state in found]
         gone = [job_id for job_id, there in step.items() if there is None and job_id not in self._code]
         states = [desk.agenda.drop(job_id) or State(job_id, now) for job_id in gone]
@@ -140,6 +142,7 @@ class Reader:
         desk.suspects.update(plan.job_id for plan in plans if plan is not None)
         for job_id in step:
             del desk.changed[job_id]
+        apply_new_rows(self._parts, desk, before)
         self._forget(states, now)
         self._store(plans, now)
         return len(gone)

@@ -124,6 +124,10 @@ def broker_back() -> None:
     log.info("broker: back")
 
 
+def broker_lost_memory(runs: int) -> None:
+    log.warning("broker: it may have lost its messages; checking %d run(s) in flight", runs)
+
+
 def reloading() -> None:
     log.info("rows: reading all of them again")
 
@@ -189,6 +193,22 @@ def unknown_request(request: Request) -> None:
     log.warning("run by hand: %r is not a job (asked by %s)", request.job_id, request.asked_by or "nobody named")
 
 
+def unknown_action(request: Request) -> None:
+    log.warning(
+        "request %d (job %r, asked by %s) is dropped: its action is %r, and only 'run' and 'release' are known",
+        *(request.id, request.job_id, request.asked_by or "nobody named", request.action),
+    )
+
+
+def nothing_to_release(request: Request) -> None:
+    what = f"run {request.task_id}" if request.task_id else f"job {request.job_id!r}"
+    log.warning("release: %s has no run in flight (asked by %s)", what, request.asked_by or "nobody named")
+
+
+def blocked(job_id: str, skips: int, cause: str) -> None:
+    log.warning("job %r: %d slots in a row not run: %s", job_id, skips, cause)
+
+
 def in_doubt(job_id: str, slot_us: int, task_id: str, resend: bool) -> None:
     what = "sent again under the same task id (on_doubt=resend)" if resend else "not sent again (on_doubt=drop)"
     log.warning("in doubt: job=%r slot=%s task_id=%s: perhaps sent; %s", job_id, instant(slot_us), task_id, what)
@@ -203,8 +223,25 @@ def still_running(job_id: str, task_id: str) -> None:
     log.info("lease extended: job=%r task_id=%s: a worker still has it", job_id, task_id)
 
 
+def duration(us: int) -> str:
+    """A rough length of time: `40 s`, `49 min`, `3 h`, `2 d`."""
+    seconds = max(0, us // 1_000_000)
+    for unit, size in (("d", 172_800), ("h", 7_200), ("min", 120)):
+        if seconds >= size:
+            return f"{seconds // {'d': 86_400, 'h': 3_600, 'min': 60}[unit]} {unit}"
+    return f"{seconds} s"
+
+
 def chore_failed(job_id: str, error: BaseException) -> None:
     log.error("failed: job=%r: %r", job_id, error, exc_info=error)
+
+
+def left_open(count: int, error: BaseException) -> None:
+    log.warning(
+        "beat: ends with %d write(s) undone; what it claimed and did not mark is settled by the next beat: %s",
+        count,
+        error,
+    )
 
 
 def bug(error: BaseException) -> None:

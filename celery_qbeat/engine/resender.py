@@ -8,7 +8,7 @@ from dataclasses import replace
 from celery_qbeat.engine import report
 from celery_qbeat.engine.broker_watch import BrokerWatch
 from celery_qbeat.engine.desk import Desk, Parts
-from celery_qbeat.engine.marker import Marker, unpublished
+from celery_qbeat.engine.marker import Marker
 from celery_qbeat.engine.settler import resendable
 from celery_qbeat.jobs import Run, Verdict
 from celery_qbeat.planning import lease_until
@@ -26,21 +26,21 @@ class Resender:
 
     def take_late(self, now: int) -> None:
         """What the broker has said meanwhile of messages that it had not confirmed."""
-        desk, store = self._desk, self._parts.store
+        desk = self._desk
         for receipt in self._parts.dispatcher.late():
             batch_id, shipment = desk.unconfirmed.pop(receipt.task_id, (0, None))
             if shipment is None:
                 continue
-            if receipt.fate in (Fate.SENT, Fate.DOUBT):
+            if receipt.fate is not Fate.SENT:
                 desk.land(receipt.task_id)
-                self._marker.mark(batch_id, [shipment], [receipt], now, closes=False)
-            else:
+            if receipt.fate is Fate.NOT_SENT:
                 # Its slot may be older than the plan by now, so it cannot be given back.
-                report.unsendable(shipment.job, shipment.run, receipt.detail)
-                desk.land(receipt.task_id)
-                ends = [unpublished(receipt)]
-                desk.owed.append(lambda epoch, ends=ends: store.conclude(epoch, ends, now))  # type: ignore[misc]
-            desk.pay()
+                receipt = replace(receipt, fate=Fate.BAD)
+            # A worker could not have it before.
+            run = replace(shipment.run, lease_until_us=lease_until(shipment.job, now))
+            self._marker.mark(batch_id, [replace(shipment, run=run)], [receipt], now, closes=False)
+        # Only now: nobody tells a second time what is lost when the database is away.
+        desk.pay()
 
     def resend(self, now: int, trusted: Callable[[], bool]) -> bool:
         """Publish again, under the same task id, what may or may not have been sent and its row wants resent.

@@ -10,6 +10,7 @@ from celery_qbeat.agenda import Entry
 from celery_qbeat.engine import report
 from celery_qbeat.engine.broker_watch import BrokerWatch
 from celery_qbeat.engine.desk import Desk, Parts, batched
+from celery_qbeat.engine.leases import answer_request
 from celery_qbeat.engine.marker import Marker
 from celery_qbeat.engine.resender import Resender
 from celery_qbeat.engine.won import Won
@@ -48,6 +49,10 @@ class Sender:
         self._wake_waiting(now)
         reached = self._resender.resend(now, trusted) and self._run_by_hand(now, trusted)
         return reached and self._dispatch(now, trusted)
+
+    def notice_empty_broker(self) -> None:
+        """Check the runs in flight after the broker may have lost its messages. One round trip."""
+        self._watch.notice_empty()
 
     def _wake_waiting(self, now: int) -> None:
         """Jobs whose queue refused them may try again."""
@@ -113,7 +118,7 @@ class Sender:
         for entry in entries:
             claim = self._decide(entry, now)
             if claim is None:
-                desk.agenda.wait(entry)
+                desk.wait(entry)
             elif desk.refusals and entry.job is not None and self._waits_for_queue(entry, claim, now):
                 desk.agenda.hold(entry)
             elif len(claim.runs) <= 1:
@@ -144,8 +149,8 @@ class Sender:
         again = False
         for request in requests:
             entry = desk.agenda.entries.get(request.job_id)
-            if entry is None:
-                report.unknown_request(request)
+            if entry is None or request.action != "run":
+                answer_request(self._parts, desk, request, now)
             else:
                 claimed = self._claim_by_hand(entry, request, now)
                 if claimed is None:
@@ -221,6 +226,7 @@ class Sender:
                 desk.suspects.add(item.claim.job_id)
             else:
                 report.decided(item.claim)
+                desk.skipped(item.claim)
                 won.append(item.without(lost))
         return batch_id, won, lost
 

@@ -27,6 +27,9 @@ YEAR_9999_US = 253_370_764_800_000_000
 
 MOST_LETTERS = 255
 
+MOST_TOLD = 20
+"""Other databases that are named in the log; more are junk, or known to be many by then."""
+
 _ANNOUNCE = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -122,7 +125,7 @@ class BeatList:
     def _tell_databases(self, members: Iterable[bytes]) -> None:
         for member in members:
             database, holder = _database(member)
-            if database and database not in {self._database, *self._told}:
+            if database and database not in {self._database, *self._told} and len(self._told) < MOST_TOLD:
                 self._told.add(database)
                 log.warning(
                     "gate: namespace %r on this Redis is also used by database %s (beat %s); this beat's is %s, and "

@@ -155,8 +155,8 @@ class RedisGate:
     def hold(self) -> Lease | None:
         """Acquire or renew. None: another beat has the lock, or Redis is away and its last answer no longer trusted.
 
-        Waits for about `min(1 s, TTL / 4)` at most, and after a failure asks again no sooner than that (or a poll)
-        later.
+        Waits for about `min(1 s, TTL / 4)` at most, twice that when Redis falls silent between the lock and the list
+        of beats, and after a failure asks again no sooner than that (or a poll) later.
         """
         if self._keys is None:
             raise NotBound

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any, cast
 
 from redis import Redis
-from redis.exceptions import MovedError, RedisError
+from redis.exceptions import MovedError, RedisError, ResponseError
 
 from celery_qbeat.gates.redis_url import connect, elsewhere, hide_password
 
 log = logging.getLogger("celery_qbeat")
 
 Address = tuple[str, int]
+
+_MOVED = re.compile(r"MOVED \d+ (.*):(\d+)$")
 
 
 class RedisServer:
@@ -43,8 +46,11 @@ class RedisServer:
         try:
             try:
                 return client.eval(script, len(keys), *keys, *arguments)
-            except MovedError as moved:
-                asked, client = client, self._node(client, moved.host, moved.port)
+            except ResponseError as error:
+                owner = _moved_to(error)
+                if owner is None:
+                    raise
+                asked, client = client, self._node(client, *owner)
                 self._meet_the_others(asked)
                 self._owners[keys[0]] = client
                 return client.eval(script, len(keys), *keys, *arguments)
@@ -85,3 +91,12 @@ class RedisServer:
                 self._node(asked, host, int(port))
         if first:
             log.info("gate: Redis at %s is a cluster of %d node(s)", self.where, len(nodes))
+
+
+def _moved_to(error: ResponseError) -> Address | None:
+    """Where a redirection leads to; None for any other error."""
+    if isinstance(error, MovedError):
+        return error.host, error.port
+    # Older versions of redis-py know the class only in their client for clusters.
+    found = _MOVED.match(str(error))
+    return (found[1], int(found[2])) if found else None

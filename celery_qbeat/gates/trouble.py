@@ -26,6 +26,8 @@ _BY_CODE = {
     "NOAUTH": "Redis refuses the password of qbeat_redis_url",
     "NOPERM": "Redis does not permit this user to run the lock's commands on the keys qbeat:*",
     "CLUSTERDOWN": "the Redis Cluster does not serve the lock's slot",
+    "ASK": "the Redis Cluster is moving the lock's slot",
+    "MOVED": "the Redis Cluster is moving the lock's slot",
     "TRYAGAIN": "the Redis Cluster is moving the lock's slot",
     "WRONGTYPE": "the lock's key in Redis is no lock, delete it",
     "OOM": "Redis is full",

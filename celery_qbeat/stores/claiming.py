@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from celery_qbeat.jobs import DEFAULT_MAX_RUN_US, Run, Verdict
 from celery_qbeat.ports import Claim
@@ -200,10 +200,14 @@ def _moved(claim: Claim, before: sa.Row[Any], new: Sequence[Run], batch: Batch) 
 
 def _open_batch(connection: sa.Connection, batch: Batch, n: int) -> None:
     batches = tables.batches
-    more = sa.update(batches).where(batches.c.batch_id == batch.batch_id).values(n=batches.c.n + n)
-    if connection.execute(more).rowcount == 0:
-        row = {"batch_id": batch.batch_id, "epoch": batch.epoch, "claimed_us": batch.now_us, "n": n}
-        connection.execute(sa.insert(batches), row)
+    row = {"batch_id": batch.batch_id, "epoch": batch.epoch, "claimed_us": batch.now_us, "n": n}
+    more = batches.c.n + n
+    if connection.dialect.name in ("mysql", "mariadb"):
+        connection.execute(mysql.insert(batches).values(row).on_duplicate_key_update(n=more))
+    else:
+        upsert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+        statement = upsert(batches).values(row)
+        connection.execute(statement.on_conflict_do_update(index_elements=[batches.c.batch_id], set_={"n": more}))
 
 
 def _lost(claims: Sequence[Claim], new: Mapping[str, Sequence[Run]]) -> frozenset[str]:

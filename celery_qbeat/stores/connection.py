@@ -141,13 +141,21 @@ class Link:
                 for statement in self._rules.session:
                     connection.exec_driver_sql(statement)
                 if self._read_only:
-                    self._rules.try_to_write(connection)
-                    self._read_only = False
+                    self._check_writes(connection)
             except BaseException as error:
                 raise self._verdict(error, connection) from error
             finally:
                 self._watchdog.statements_end()
         return self._connection
+
+    def _check_writes(self, connection: sa.Connection) -> None:
+        try:
+            self._rules.try_to_write(connection)
+        except DBAPIError as error:
+            # Another refusal, such as of a table that is not there, is for the call that meets it.
+            if self._judged(error) in DROPS:
+                raise
+        self._read_only = False
 
     def _opened(self) -> sa.Connection:
         if self._watchdog.gave_up:

@@ -181,6 +181,20 @@ def _ended(state: tuple[Any, ...], item: _Ended, now_us: int) -> tuple[Any, ...]
 # ---------------------------------------------------------------- in flight
 
 
+def shorten(connection: sa.Connection, epoch: int, leases: Mapping[str, int]) -> None:
+    """See `Store.shorten`."""
+    fence(connection, epoch)
+    runs = tables.runs
+    by_instant: dict[int, list[str]] = {}
+    for task_id, until_us in leases.items():
+        by_instant.setdefault(until_us, []).append(task_id)
+    for until_us, task_ids in sorted(by_instant.items()):
+        for part in chunks(sorted(task_ids)):
+            # A run that ended has no lease, and NULL is not later.
+            longer = sa.and_(among(connection, runs.c.task_id, part), runs.c.lease_until_us > until_us)
+            connection.execute(sa.update(runs).where(longer).values(lease_until_us=until_us))
+
+
 def flights(connection: sa.Connection, after: Flight | None, after_id: int) -> Sequence[tuple[int, Flight]]:
     """The next part of the runs without an end, by lease, each with its number."""
     runs, batches = tables.runs.c, tables.batches.c

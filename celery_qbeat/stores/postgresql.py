@@ -121,7 +121,7 @@ class PostgreSQL(Database):
         return Cursor(connection.execute(_SNAPSHOT).scalar_one())
 
     def poll(self, connection: sa.Connection, cursor: Cursor) -> Poll:
-        found = connection.execute(_POLL, {"previous": cursor.snapshot, "limit": MOST_LINES}).all()
+        found = _poll(connection, {"previous": cursor.snapshot, "limit": MOST_LINES})
         if not found:
             raise SchemaError("the row of qbeat_meta is gone")
         snapshot, instance, floor = found[0][:3]
@@ -129,7 +129,7 @@ class PostgreSQL(Database):
         # A server that knows fewer transactions than we do is a restored one, or another.
         if floor > cursor.oldest or now.newest < cursor.newest or len(found) == MOST_LINES:
             return Poll(None, instance, reload=True)
-        return Poll(now, instance, [Entry(row.op, row.job_id) for row in found if row.op is not None])
+        return Poll(now, instance, [Entry(op, job_id) for *_, op, job_id in found if op is not None])
 
     def audit(self, connection: sa.Connection, cursor: Cursor) -> Audit:
         unread = sa.exists().where(_unseen(cursor))
@@ -217,7 +217,8 @@ def _commit(link: Link, statement: sa.TextClause, arguments: Mapping[str, Any]) 
         literals = {
             name: statements.array(value) if isinstance(value, list) else value for name, value in arguments.items()
         }
-        return link.message(lambda connection: _last_row(connection, text, literals))
+        found = link.message(lambda connection: _last_rows(connection, text, literals))
+        return found[0] if found else ()
 
     def in_parts(connection: sa.Connection) -> Sequence[Any]:
         connection.exec_driver_sql(_NO_LOOPS)
@@ -226,8 +227,15 @@ def _commit(link: Link, statement: sa.TextClause, arguments: Mapping[str, Any]) 
     return link.write(in_parts)
 
 
-def _last_row(connection: sa.Connection, text: str, arguments: Mapping[str, Any]) -> Sequence[Any]:
-    """Send one message with the arguments written into it; the row of its last statement."""
+def _poll(connection: sa.Connection, arguments: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+    if connection.dialect.driver in driver_options.LIBPQ:
+        # A long log looks expensive, and compiling the query anew each time would be what costs.
+        return _last_rows(connection, f"SET LOCAL jit = off; {statements.as_text(_POLL)}", arguments)
+    return connection.execute(_POLL, dict(arguments)).all()
+
+
+def _last_rows(connection: sa.Connection, text: str, arguments: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+    """Send one message with the arguments written into it; the rows of its last statement."""
     raw: Any = connection.connection.driver_connection
     if connection.dialect.driver == "psycopg":
         from psycopg import ClientCursor
@@ -236,12 +244,12 @@ def _last_row(connection: sa.Connection, text: str, arguments: Mapping[str, Any]
             cursor.execute(text, arguments)
             while cursor.nextset():
                 pass
-            row: Sequence[Any] = cursor.fetchone() or ()
+            rows: Sequence[Sequence[Any]] = cursor.fetchall()
     else:
         with raw.cursor() as cursor:
             cursor.execute(text, arguments)
-            row = cursor.fetchone() or ()
-    return row
+            rows = cursor.fetchall()
+    return rows
 
 
 _BEAT = sa.text("UPDATE qbeat_leader SET seen_us = :now WHERE id = 1 AND epoch = :epoch RETURNING epoch")

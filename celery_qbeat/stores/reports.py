@@ -91,8 +91,25 @@ def run_of(connection: sa.Connection, job_id: str, slot_us: int) -> Ran | None:
     return None if row is None else dict(row)
 
 
+def by_task_id(connection: sa.Connection, task_ids: Sequence[str]) -> dict[str, Ran]:
+    """The lines of these runs."""
+    ran = tables.runs.c
+    found: dict[str, Ran] = {}
+    for some in chunks(task_ids):
+        query = sa.select(tables.runs).where(ran.task_id.in_(some))
+        found.update((row["task_id"], dict(row)) for row in connection.execute(query).mappings())
+    return found
+
+
+def in_flight(connection: sa.Connection, job_id: str) -> list[Ran]:
+    """The runs of this job without an end, the oldest first."""
+    ran = tables.runs.c
+    query = sa.select(tables.runs).where(ran.job_id == job_id, ran.lease_until_us.is_not(None)).order_by(ran.slot_us)
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
 def asked(connection: sa.Connection, job_id: str, asked_us: int) -> bool:
-    """Whether a request for a run by hand still waits."""
+    """Whether something asked for by hand still waits for its answer."""
     requests = tables.requests.c
     query = sa.select(requests.id).where(requests.job_id == job_id, requests.asked_us == asked_us)
     return connection.execute(query).first() is not None

@@ -127,6 +127,12 @@ def ask(connection: sa.Connection, job_id: str, asked_us: int, asked_by: str) ->
     connection.execute(sa.insert(tables.requests).values(job_id=job_id, asked_us=asked_us, asked_by=asked_by[:255]))
 
 
+def ask_release(connection: sa.Connection, job_id: str, task_id: str, asked_us: int, asked_by: str) -> None:
+    """Ask the writer to end a run, or every run of the job that is in flight when `task_id` is empty."""
+    asked = {"job_id": job_id, "task_id": task_id, "asked_us": asked_us, "asked_by": asked_by[:255]}
+    connection.execute(sa.insert(tables.requests).values(action="release", **asked))
+
+
 def _rows(connection: sa.Connection) -> sa.Select[Any]:
     database = DATABASES[connection.dialect.name]()
     jobs = tables.jobs.c

@@ -29,7 +29,7 @@ from celery_qbeat.errors import QbeatError, SchemaError
 from celery_qbeat.stores import canary, tables
 from celery_qbeat.stores.connection import Link
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MIGRATE = {"alembic": "celery -A proj qbeat migrate", "django": "manage.py migrate"}
 
 

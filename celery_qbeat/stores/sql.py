@@ -261,6 +261,9 @@ class SqlStore:
     def release(self, epoch: int, batch_id: int, releases: Sequence[Release]) -> None:
         self._link.write(lambda connection: ledger.release(connection, epoch, batch_id, releases))
 
+    def shorten(self, epoch: int, leases: Mapping[str, int]) -> None:
+        self._link.write(lambda connection: ledger.shorten(connection, epoch, leases))
+
     def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Mapping[str, str]:
         def conclude(part: Sequence[End]) -> Mapping[str, str]:
             put = self._database.put
@@ -279,7 +282,8 @@ class SqlStore:
 
     def requests(self) -> Sequence[Request]:
         asked = tables.requests.c
-        query = sa.select(asked.id, asked.job_id, asked.asked_us, asked.asked_by).order_by(asked.asked_us, asked.id)
+        columns = (asked.id, asked.job_id, asked.asked_us, asked.asked_by, asked.action, asked.task_id)
+        query = sa.select(*columns).order_by(asked.asked_us, asked.id)
         return self._link.read(lambda connection: [Request(*row) for row in connection.execute(query).all()])
 
     def answer(self, epoch: int, request_ids: Sequence[int]) -> None:

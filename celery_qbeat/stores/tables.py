@@ -178,6 +178,8 @@ requests = _table(
     sa.Column("job_id", exact(ID_LENGTH), nullable=False),
     sa.Column("asked_us", sa.BigInteger, nullable=False),
     _short("asked_by", sa.String(255)),
+    _short("action", sa.String(16), "run"),
+    _short("task_id", exact(64)),
 )
 
 state = _table(

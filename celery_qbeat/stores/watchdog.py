@@ -18,6 +18,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from celery_qbeat.ports import FOREVER
+
 T = TypeVar("T")
 
 ANSWER_S = 10.0
@@ -54,7 +56,10 @@ class Watchdog:
 
     def limit_waits(self, seconds: float) -> None:
         """See `Store.limit_waits`."""
-        self._ending = (time.monotonic(), seconds)
+        if seconds == FOREVER:
+            self._ending, self.gave_up = None, False
+        else:
+            self._ending = (time.monotonic(), seconds)
         self._wake.put(None)
         if (connecting := self._connecting) is not None:
             connecting.answers.put(None)
@@ -70,7 +75,10 @@ class Watchdog:
         if raw is None:
             self._wake.put(None)
         elif self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="celery_qbeat database watchdog", daemon=True)
+            args = (threading.get_native_id(),)
+            self._thread = threading.Thread(
+                target=self._run, args=args, name="celery_qbeat database watchdog", daemon=True
+            )
             self._thread.start()
 
     def call_begins(self) -> None:
@@ -135,8 +143,8 @@ class Watchdog:
             ends.append(max(self._called, ending[0]) + ending[1])
         return min(ends, default=None)
 
-    def _run(self) -> None:
-        block_signals()
+    def _run(self, started_by: int) -> None:
+        block_signals(started_by)
         while True:
             deadline, now = self._deadline(), time.monotonic()
             if deadline is not None and deadline <= now:
@@ -183,10 +191,11 @@ class _Attempt(Generic[T]):
         self.settled = threading.Lock()
         self._make = make
         self._discard = discard
-        threading.Thread(target=self._run, name="celery_qbeat database connect", daemon=True).start()
+        args = (threading.get_native_id(),)
+        threading.Thread(target=self._run, args=args, name="celery_qbeat database connect", daemon=True).start()
 
-    def _run(self) -> None:
-        block_signals()
+    def _run(self, started_by: int) -> None:
+        block_signals(started_by)
         try:
             made = self._make()
         except BaseException as error:
@@ -206,9 +215,13 @@ def _raiser(error: BaseException) -> Callable[[], Any]:
     return fail
 
 
-def block_signals() -> None:
-    """Keep signals away from this thread: Python handles them in the main thread, which is the one to be woken."""
-    if hasattr(signal, "pthread_sigmask"):
+def block_signals(started_by: int) -> None:
+    """Keep signals away from this thread: Python handles them in the main thread, which is the one to be woken.
+
+    `started_by`: the native id of the thread that started this one. With gevent or eventlet that is the same one, and a
+    mask would deprive the whole process of its signals.
+    """
+    if hasattr(signal, "pthread_sigmask") and threading.get_native_id() != started_by:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 

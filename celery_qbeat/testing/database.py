@@ -154,11 +154,11 @@ class Edits:
             del self.database.workers[name]
             self.database.log.append(("W", name))
 
-    def ask(self, job_id: str, asked_us: int, asked_by: str = "") -> None:
-        """As `INSERT INTO qbeat_requests`: somebody wants a run by hand."""
+    def ask(self, job_id: str, asked_us: int, asked_by: str = "", action: str = "run", task_id: str = "") -> None:
+        """As `INSERT INTO qbeat_requests`: somebody wants a run by hand, or the release of one."""
         with self.database.lock:
             new = max(self.database.requests, default=0) + 1
-            self.database.requests[new] = Request(new, job_id, asked_us, asked_by)
+            self.database.requests[new] = Request(new, job_id, asked_us, asked_by, action, task_id)
             self.database.log.append(("R", job_id))
 
     @property

@@ -279,6 +279,14 @@ class MemoryStore(Edits, Faults):
             )
 
     @call
+    def shorten(self, epoch: int, leases: Mapping[str, int]) -> None:
+        self._fence(epoch)
+        for task_id, until_us in leases.items():
+            entry = self.database.by_task.get(task_id)
+            if entry is not None and entry.lease_until_us is not None and entry.lease_until_us > until_us:
+                entry.lease_until_us = until_us
+
+    @call
     def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Mapping[str, str]:
         self._fence(epoch)
         changed: dict[str, str] = {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from celery_qbeat.jobs import Verdict
+from celery_qbeat.answers import Answers, Holder
+from celery_qbeat.jobs import Job, Verdict
 from celery_qbeat.ports import End, Fate, Flight, Receipt, Shipment
 
 
@@ -56,7 +57,7 @@ class Outbox:
         stopped = "connection refused" if self.away or self.fails else ""
         for shipment in shipments:
             receipt = self._one(shipment, stopped, trusted)
-            if receipt.fate in (Fate.DOUBT, Fate.UNCONFIRMED):
+            if receipt.fate is Fate.DOUBT:
                 stopped = receipt.detail
             receipts.append(receipt)
         return receipts
@@ -93,11 +94,17 @@ class Outbox:
 
 
 class Landings:
-    """Ends that a test announces with `end`. `away`: nothing arrives, and no worker can be asked."""
+    """Ends that a test announces with `end`. `away`: nothing arrives, and no worker can be asked.
+
+    `running`: task ids that a worker has. `reply` makes the answers to a question from its task ids; by default no
+    worker answers but for the one that has `running`.
+    """
 
     def __init__(self) -> None:
         self.away = False
         self.running: Collection[str] = ()
+        self.reply: Callable[[Collection[str]], Answers] = self._running
+        self.asked: list[frozenset[str]] = []
         self.backend: dict[str, End] = {}
         self._waiting: list[End] = []
         self._taken = 0
@@ -115,8 +122,17 @@ class Landings:
     def look_up(self, flights: Sequence[Flight]) -> Sequence[End]:
         return [self.backend[flight.task_id] for flight in flights if flight.task_id in self.backend]
 
-    def still_running(self, task_ids: Sequence[str]) -> frozenset[str] | None:
-        return None if self.away else frozenset(task_ids) & frozenset(self.running)
+    def ask(self, runs: Mapping[str, Job | None]) -> bool:
+        if not self.away:
+            self.asked.append(frozenset(runs))
+        return not self.away
+
+    def answers(self) -> Answers | None:
+        return self.reply(self.asked[-1])
+
+    def _running(self, asked: Collection[str]) -> Answers:
+        holders = {task_id: Holder("worker@stand-in", "active") for task_id in asked if task_id in self.running}
+        return Answers(holders=holders)
 
     def close(self) -> None:
         pass

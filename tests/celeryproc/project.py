@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -101,8 +102,12 @@ class Project:
 
     def start(self, name: str, *args: str) -> Process:
         """Any `celery -A proj ...` as a process that goes on."""
+        return self.run(name, self._command(*args))
+
+    def run(self, name: str, command: Sequence[str]) -> Process:
+        """Any command, in the project's folder and environment, as a process that goes on."""
         output = self.folder / f"{name}.log"
-        process = Process(name, self._command(*args), self.folder, self._environ(), output)
+        process = Process(name, command, self.folder, self._environ(), output)
         self.processes.append(process)
         return process
 

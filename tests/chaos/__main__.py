@@ -32,7 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _say(f"{database}: {', '.join(kind.name for kind in kinds)}")
         return 0
     if options.audit:
-        return int(_judge(Evidence.load(Path(options.audit))))
+        runs = [Evidence.load(Path(file)) for file in options.audit]
+        broken = [_judge(evidence) for evidence in runs]
+        _say_all(["all of them:", *recovery_table(*runs)] if len(runs) > 1 else [])
+        return int(any(broken))
     failed = False
     for database in options.database or DATABASES:
         order = Order(
@@ -68,8 +71,7 @@ def _one(order: Order, folder: Path) -> bool:
 def _judge(evidence: Evidence) -> bool:
     for name, value in figures(evidence).items():
         _say(f"  {name}: {value}")
-    for line in recovery_table(evidence):
-        _say(line)
+    _say_all(recovery_table(evidence))
     breaches = audit(evidence)
     told: Counter[str] = Counter()
     for breach in breaches:
@@ -80,6 +82,11 @@ def _judge(evidence: Evidence) -> bool:
         _say(f"  {law}: {count} breaches")
     _say(f"{len(breaches)} breaches")
     return bool(breaches)
+
+
+def _say_all(lines: Sequence[str]) -> None:
+    for line in lines:
+        _say(line)
 
 
 def _say(text: str) -> None:
@@ -100,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--in-flight", type=int, default=0, help="runs that are in flight at the start (0)")
     parser.add_argument("--no-threads", action="store_true", help="the beats' app starts no threads of its own")
     parser.add_argument("--kinds", action="store_true", help="list the kinds of faults on each database, and end")
-    parser.add_argument("--audit", metavar="FILE", help="judge the evidence.json of an earlier run again")
+    parser.add_argument("--audit", metavar="FILE", nargs="+", help="judge the evidence.json of earlier runs again")
     parser.add_argument("--keep", help="a folder for logs and evidence")
     return parser
 

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from celery_qbeat.planning import OVERTAKEN_DETAIL
 from tests.chaos.evidence import NEVER_US, Breach, Definition, Entry, Evidence, Message, Traits
@@ -148,6 +149,8 @@ def every_due_slot_has_one_verdict(evidence: Evidence) -> Iterator[Breach]:
 def _segments(
     job: str, definitions: Sequence[Definition], entries: Sequence[Entry], first_seen: Mapping[str, int]
 ) -> Iterator[Segment]:
+    # A plan that was stored, but whose answer was lost, is stored again with the same values.
+    definitions = [each for each, _ in groupby(definitions)]
     for number, definition in enumerate(definitions):
         until = definitions[number + 1].since_us if number + 1 < len(definitions) else NEVER_US
         since = definition.since_us if number else min(definition.since_us, first_seen.get(job, NEVER_US))

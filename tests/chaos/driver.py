@@ -29,6 +29,9 @@ BUSY = sa.exc.OperationalError
 EDIT_EVERY_S = 1.0
 SETTLES_S = 90.0
 
+LOST_S = 5.0
+"""Seconds to wait for anything more when something has not settled."""
+
 REST_EVERY = 20
 """Faults between two rests: at a rest all faults have ended, and the next ones begin when somebody dispatches."""
 
@@ -107,6 +110,7 @@ class Driver:
         self._taken: set[str] = set()
         self._unsettled: list[str] = []
         self._next_daily = 0.0
+        self._started_us = 0
         self._closing = threading.Event()
         threading.Thread(target=self._watch_machine, name="machine", daemon=True).start()
 
@@ -116,6 +120,7 @@ class Driver:
             connection.execute(sa.insert(tables.jobs), self._population.first(self._order.jobs))
         if self._order.in_flight:
             self._world.insert_in_flight(self._order.in_flight)
+        self._started_us = now_us()
         self._world.start_beats()
         self._settles(self._messages_arrive(), "the first messages")
 
@@ -156,6 +161,7 @@ class Driver:
             incidents=sorted(self._incidents + self._world.incidents(), key=lambda incident: incident.began_us),
             complaints=[*self._unsettled, *self._world.complaints()],
             ends_s=self._world.ends_s(),
+            started_us=self._started_us,
             **read_database(self._world.url),
         )
 
@@ -164,7 +170,7 @@ class Driver:
     def _settles(self, condition: Callable[[], Any], what: str) -> None:
         """Wait; what does not come is left to the auditor, which has more to tell than this wait."""
         try:
-            self._world.wait_for(condition, SETTLES_S, what)
+            self._world.wait_for(condition, LOST_S if self._unsettled else SETTLES_S, what)
         except AssertionError as late:
             self._say(str(late))
             self._unsettled.append(f"it does not settle: {str(late).splitlines()[0]}")

@@ -106,6 +106,7 @@ class Evidence:
     Attributes:
         epochs: as anybody could read them, in order.
         ends_s: seconds from SIGTERM to the end, of each beat that was ended so.
+        started_us: when the first beats were started.
     """
 
     traits: Mapping[str, Traits]
@@ -118,6 +119,7 @@ class Evidence:
     incidents: Sequence[Incident] = ()
     complaints: Sequence[str] = ()
     ends_s: Sequence[float] = ()
+    started_us: int = 0
 
     def save(self, file: Path) -> None:
         """As JSON, to be looked at."""

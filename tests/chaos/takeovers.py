@@ -68,6 +68,7 @@ def figures(evidence: Evidence) -> dict[str, int | float | str]:
         "missed": sum(entry.verdict == "missed" for entry in lines),
         "skipped": sum(entry.verdict == "skipped" for entry in lines),
         "lost in silence": len(silent),
+        "first message after the start, s": round(_first_s(evidence), 2),
         "epochs": max((entry.epoch or 0 for entry in lines), default=0),
         "takeovers": len(changes),
         "takeovers with faults of beats only": len(clean),
@@ -76,3 +77,8 @@ def figures(evidence: Evidence) -> dict[str, int | float | str]:
         "worst takeover, s": round(worst.seconds, 2) if worst else 0.0,
         "during": ", ".join(worst.causes) if worst else "",
     }
+
+
+def _first_s(evidence: Evidence) -> float:
+    first_us = evidence.messages[0].seen_us if evidence.messages else evidence.started_us
+    return (first_us - evidence.started_us) / 1_000_000

@@ -215,6 +215,12 @@ def test_a_row_that_was_disabled_when_it_was_first_seen_has_its_first_slot_misse
     assert {breach.law for breach in safety(replace(brief, ledger=evidence.ledger))} == {"slots"}
 
 
+def test_a_definition_that_was_stored_twice_counts_once() -> None:
+    evidence = good()
+    twice = [evidence.history["drop"][0], *evidence.history["drop"]]
+    assert audit(replace(evidence, history={**evidence.history, "drop": twice})) == []
+
+
 def test_evidence_can_be_judged_again(tmp_path: Path) -> None:
     evidence = replace(good(), incidents=[Incident("kill beat", "beat 0", START, END)])
     evidence.save(tmp_path / "evidence.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -28,8 +29,9 @@ def tell(what: str, since: float) -> None:
     sys.stdout.write(f"{what} {time.monotonic() - since:.3f} s\n")
 
 
-def test_sigterm_gives_the_lock_back_at_once_and_a_standby_takes_over(
-    make_scene: MakeScene, own_redis: OwnRedis
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP])
+def test_a_signal_gives_the_lock_back_at_once_and_a_standby_takes_over(
+    make_scene: MakeScene, own_redis: OwnRedis, number: signal.Signals
 ) -> None:
     gate = own_redis()
     scene = make_scene(lock_ttl=LONG_S, poll=0.5)
@@ -39,7 +41,7 @@ def test_sigterm_gives_the_lock_back_at_once_and_a_standby_takes_over(
     scene.wait_more()
     held = holder(gate)
     since = time.monotonic()
-    first.terminate()
+    first.send_signal(number)
     scene.wait(lambda: holder(gate) != held, "the lock is given back", LONG_S / 2)
     tell("lock given back after", since)
     second.wait_output("beat: writer", LONG_S / 2)

@@ -89,7 +89,7 @@ def test_the_table_has_the_worst_of_each_kind() -> None:
     )
     evidence = run([*seconds(0, 10), *seconds(25, 40), *seconds(45, 50)], *faults)
     assert list(recovery_table(evidence))[2:] == [
-        "| dies at claimed | 1 | 3.0 | 1 | 3.0 |",
-        "| hang the gate, one beat | 1 | 4.0 | 0 |  |",
-        "| kill beat | 2 | 4.0 | 2 | 4.0 |",
+        "| dies at claimed | 1 | 3.0 | 1 | 3.0 |  |",
+        "| hang the gate, one beat | 1 | 4.0 | 0 |  |  |",
+        "| kill beat | 2 | 4.0 | 2 | 4.0 | 1.0 |",
     ]

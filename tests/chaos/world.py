@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from celery_qbeat.stores import open_store, tables
 from celery_qbeat.wiring import FAIL_POINT
 from tests.celeryproc import Code, Process, Project
+from tests.chaos.app_threads import THREADS
 from tests.chaos.evidence import IN_FLIGHT, Incident
 from tests.chaos.links import Links, from_environment
 from tests.chaos.tap import Tap
@@ -27,21 +28,20 @@ from tests.servers import MariaDB, PostgreSQL, Redis, wait_for
 
 TTL_S = 2.0
 POLL_S = 0.25
-LOCK = "qbeat:{default}:lock"
+LOCK_KEYS = "qbeat:*:lock"
 TROUBLE = re.compile(r"^.*(?:unexpected error|Traceback).*$", re.MULTILINE)
 
 ENDS_WITHIN_S = 10.0
 """Seconds from SIGTERM to the end of a beat: what container managers wait before they kill. A beat promises five."""
 
-APP_THREADS = """
-import threading
-
-for _ in range(3):
-    threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
-"""
-"""Goes to the end of the tasks' module: threads of the app, to one of which the kernel may give a signal."""
-
 Database = PostgreSQL | MariaDB
+
+
+def lock_in(client: redis.Redis) -> str | None:
+    """The key of the one lock in this Redis, None while nobody holds it."""
+    found = [key.decode() for key in client.scan_iter(LOCK_KEYS)]
+    assert len(found) <= 1, found
+    return found[0] if found else None
 
 
 class Seat:
@@ -179,12 +179,12 @@ class World:
             "qbeat_poll_interval": POLL_S,
             "qbeat_cron": True,
         }
-        tasks = APP_THREADS if threads else ""
+        tasks = THREADS if threads else ""
         self.project = self._stack.enter_context(Project(folder / "project", self.broker.url, settings, tasks=tasks))
         self.reachable = True
         self.seats: Sequence[Seat] = []
         self._beats = beats
-        self._lock_key = ""
+        self._lock_key: str | None = None
         self._writer: Seat | None = None
 
     def create_tables(self) -> None:
@@ -241,10 +241,9 @@ class World:
                 self._writer = next((seat for seat in self.seats if str(seat.process.pid) == pid), None)
         return self._writer
 
-    def lock_key(self, client: redis.Redis) -> str:
-        """The key of the lock, once there was one; empty before."""
-        for key in client.scan_iter("qbeat:*:lock"):
-            self._lock_key = key.decode()
+    def lock_key(self, client: redis.Redis) -> str | None:
+        """The key of the lock, once there was one."""
+        self._lock_key = lock_in(client) or self._lock_key
         return self._lock_key
 
     def look(self) -> None:

@@ -11,6 +11,9 @@ from celery_qbeat.gates import RedisGate, lock_key
 from celery_qbeat.ports import Clock
 
 INSTANCE = "5f0c2b9e-7f43-4a55-9a3e-0d6f1c2b3a4d"
+OTHER = "0b9a8c7d-1111-4222-8333-444455556666"
+"""The instance of another database."""
+
 LOCK = lock_key("test", INSTANCE)
 BEATS = LOCK.removesuffix("lock") + "beats"
 

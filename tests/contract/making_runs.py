@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from celery import Celery
 from kombu import Producer, Queue
 
+from celery_qbeat.answers import Answers
 from celery_qbeat.dispatchers import CeleryCompletions
 from celery_qbeat.dispatchers.broker import done_address, done_queue
 from celery_qbeat.jobs import Job, Run, Verdict, Worker, database_id, run_token, task_id
-from celery_qbeat.ports import Receipt, Shipment
+from celery_qbeat.ports import Completions, Receipt, Shipment
 from celery_qbeat.schedules import parse
+from tests.servers import wait_for
 
 INSTANCE = "5f0c2b9e-7f43-4a55-9a3e-0d6f1c2b3a4d"
 TASK = "proj.tasks.record"
@@ -85,6 +87,21 @@ def take_all(app: Celery, queue: str = "celery", **declared: Any) -> list[Any]:
             found.append(message)
             message.ack()
     return found
+
+
+def asked(completions: Completions, runs: Mapping[str, Job | None]) -> Answers | None:
+    """The end of one round of questions; None when the broker is away."""
+    if not completions.ask(runs):
+        return None
+    found: list[Answers] = []
+
+    def ended() -> bool:
+        answers = completions.answers()
+        found.extend([] if answers is None else [answers])
+        return bool(found)
+
+    wait_for(ended, 20, what="the round ends")
+    return found[0]
 
 
 def fresh_id() -> str:

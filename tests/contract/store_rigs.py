@@ -61,7 +61,7 @@ class Rig(ABC):
     def delete_worker(self, name: str) -> None: ...
 
     @abstractmethod
-    def ask(self, job_id: str, asked_us: int, asked_by: str = "") -> None: ...
+    def ask(self, job_id: str, asked_us: int, asked_by: str = "", **columns: str) -> None: ...
 
     @abstractmethod
     def runs(self) -> Sequence[Mapping[str, Any]]:
@@ -147,8 +147,8 @@ class MemoryRig(Rig):
     def delete_worker(self, name: str) -> None:
         self.memory.delete_worker(name)
 
-    def ask(self, job_id: str, asked_us: int, asked_by: str = "") -> None:
-        self.memory.ask(job_id, asked_us, asked_by)
+    def ask(self, job_id: str, asked_us: int, asked_by: str = "", **columns: str) -> None:
+        self.memory.ask(job_id, asked_us, asked_by, **columns)
 
     def runs(self) -> Sequence[Mapping[str, Any]]:
         return [asdict(entry) for entry in sorted(self.memory.ledger, key=lambda entry: (entry.slot_us, entry.job_id))]
@@ -216,9 +216,10 @@ class SqlRig(Rig):
     def delete_worker(self, name: str) -> None:
         self.sql("DELETE FROM qbeat_workers WHERE name = :name", name=name)
 
-    def ask(self, job_id: str, asked_us: int, asked_by: str = "") -> None:
-        statement = "INSERT INTO qbeat_requests (job_id, asked_us, asked_by) VALUES (:job, :us, :by)"
-        self.sql(statement, job=job_id, us=asked_us, by=asked_by)
+    def ask(self, job_id: str, asked_us: int, asked_by: str = "", **columns: str) -> None:
+        values: dict[str, Any] = {"job_id": job_id, "asked_us": asked_us, "asked_by": asked_by, **columns}
+        names, marks = ", ".join(values), ", ".join(f":{name}" for name in values)
+        self.sql(f"INSERT INTO qbeat_requests ({names}) VALUES ({marks})", **values)
 
     def runs(self) -> Sequence[Mapping[str, Any]]:
         return [dict(row) for row in self.sql("SELECT * FROM qbeat_runs ORDER BY slot_us, job_id").mappings()]

@@ -159,7 +159,7 @@ def test_while_the_broker_is_away_no_ends_are_read_and_this_is_said_once(
     getattr(server, outage)()
     desk.completions.ack()
     assert desk.take() == []
-    assert desk.completions.still_running([run]) is None
+    assert desk.completions.ask({run: None}) is False
     server.start() if outage == "stop" else server.thaw()
     wait_for(lambda: desk.take() or "is back" in caplog.text)
     desk.completions.ack()

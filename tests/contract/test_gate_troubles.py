@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -11,15 +10,10 @@ import pytest
 import redis
 
 from celery_qbeat.errors import Unavailable
-from celery_qbeat.gates import RedisGate
-from celery_qbeat.gates import beat_list as beat_list_module
-from celery_qbeat.jobs import database_id
 from celery_qbeat.ports import Gate, Lease
-from tests.contract.making_gates import BEATS, INSTANCE, LOCK, GateMaker, Stopwatch
+from tests.contract.making_gates import LOCK, GateMaker, Stopwatch
 from tests.servers import Redis, wait_for
 from tests.servers.redis import binary_in_wheel, binary_on_path
-
-OTHER = "0b9a8c7d-1111-4222-8333-444455556666"
 
 
 @pytest.fixture
@@ -253,149 +247,3 @@ def test_one_trouble_after_another_is_told_in_turn(
         "gate: Redis is away: jobs paused",
         "gate: Redis is back",
     ]
-
-
-# ---------------------------------------------------------------- junk
-
-
-@pytest.mark.parametrize("value", [b"\xff\xfe junk", b"somebody:1", b"x", b"0" * 70_000])
-def test_a_lock_that_no_beat_made_is_held_by_somebody_unknown(
-    redis_server: Redis, redis_url: str, gate_at: GateMaker, caplog: pytest.LogCaptureFixture, value: bytes
-) -> None:
-    gate = gate_at(redis_url)
-    with redis_server.client() as client:
-        client.set(LOCK, value, px=60_000)
-        assert hold_often(gate) == [None] * 3
-        assert gate.reason() == "somebody unknown holds the lock"
-        holding = gate.holding()
-        assert holding is not None
-        assert holding.holder == ""
-        assert gate.beats()
-        client.delete(LOCK)
-    held(gate)
-    assert said(caplog) == [
-        f"gate: the lock {LOCK} is held by somebody unknown: jobs paused until it ends or is deleted"
-    ]
-
-
-def test_a_lock_without_an_end_is_named(
-    redis_server: Redis, redis_url: str, gate_at: GateMaker, caplog: pytest.LogCaptureFixture
-) -> None:
-    gate, other = gate_at(redis_url), gate_at(redis_url)
-    held(gate)
-    with redis_server.client() as client:
-        client.persist(LOCK)
-        assert hold_often(other) == [None] * 3
-        holding = other.holding()
-        assert holding is not None
-        assert holding.left_s is None
-        held(gate)
-        assert client.pttl(LOCK) > 0, "its holder gives it an end again"
-    (line,) = said(caplog)
-    assert line.startswith(f"gate: the lock {LOCK} is held by a beat and has no TTL, so it does not end by itself")
-
-
-def test_junk_in_the_list_of_beats_is_passed_over(
-    redis_server: Redis, redis_url: str, gate_at: GateMaker, caplog: pytest.LogCaptureFixture
-) -> None:
-    junk = [
-        b"\xff",
-        b"x",
-        b"[]",
-        b"[1, 2, 3]",
-        b'{"a": 1}',
-        b"7",
-        b"[" * 100_000,
-        b'["a", "b", "c"]',
-        b'["a", "b", 1e99]',
-    ]
-    with redis_server.client() as client:
-        for name in (BEATS, "qbeat:{test}:databases", "qbeat:{test}:beats"):
-            client.zadd(name, dict.fromkeys(junk, 4000000000000.0))
-        client.set("qbeat:{test}:lock", b"\xff\xfe")
-    gate = gate_at(redis_url, "alive")
-    held(gate)
-    assert [beat.holder for beat in gate.beats()] == ["alive"]
-    holding = gate.holding()
-    assert holding is not None
-    assert holding.holder == "alive"
-    assert not [line for line in said(caplog) if "older version" not in line]
-
-
-def test_names_in_the_list_cannot_write_lines_into_the_log(
-    redis_server: Redis, redis_url: str, gate_at: GateMaker, caplog: pytest.LogCaptureFixture
-) -> None:
-    with redis_server.client() as client:
-        client.zadd("qbeat:{test}:databases", {json.dumps(["x\ny", "host\x1b[2J"]): 4e12})
-        client.zadd(BEATS, {json.dumps(["t", "a\nb", 1]): 4e12, json.dumps(["t", "c", 10**30]): 4e12})
-    gate = gate_at(redis_url, "alive")
-    held(gate)
-    (line,) = said(caplog)
-    assert "database x?y (beat host?[2J)" in line
-    assert {beat.holder for beat in gate.beats()} == {"alive", "a?b"}
-
-
-def test_a_list_that_cannot_be_written_is_told_once_and_does_not_touch_the_lock(
-    redis_server: Redis,
-    redis_url: str,
-    gate_at: GateMaker,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(beat_list_module, "ANNOUNCE_S", 0.0)
-    gate = gate_at(redis_url)
-    with redis_server.client() as client:
-        client.set(BEATS, "x")
-        assert None not in hold_often(gate)
-        with pytest.raises(Unavailable):
-            gate.beats()
-        client.delete(BEATS)
-    held(gate)
-    assert [beat.writer for beat in gate.beats()] == [True]
-    (line,) = said(caplog)
-    assert line.startswith("gate: this beat is not listed for `status`, but the lock works without that")
-
-
-# ---------------------------------------------------------------- who else is there
-
-
-def test_another_database_in_the_namespace_is_told_once(
-    redis_url: str, gate_at: GateMaker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(beat_list_module, "ANNOUNCE_S", 0.0)
-    theirs = gate_at(redis_url, "host-b:7", instance=OTHER)
-    held(theirs)
-    ours = gate_at(redis_url, "host-a:3")
-    held(ours)
-    hold_often(ours, theirs)
-    lines = said(caplog)
-    assert len(lines) == 2
-    assert lines[0].startswith(
-        f"gate: namespace 'test' on this Redis is also used by database {database_id(OTHER)} (beat host-b:7); "
-        f"this beat's is {database_id(INSTANCE)}"
-    )
-    assert f"database {database_id(INSTANCE)} (beat host-a:3)" in lines[1]
-
-
-def test_beats_of_one_database_tell_nothing_of_each_other(
-    redis_url: str, gate_at: GateMaker, caplog: pytest.LogCaptureFixture
-) -> None:
-    hold_often(gate_at(redis_url, "a"), gate_at(redis_url, "b"))
-    another_namespace = RedisGate(redis_url, "elsewhere", 3.0, 0.1, "c", clock=Stopwatch())
-    another_namespace.bind(OTHER)
-    held(another_namespace)
-    another_namespace.release()
-    assert said(caplog) == []
-
-
-def test_a_beat_of_an_older_version_is_told_once_and_not_waited_for(
-    redis_server: Redis, redis_url: str, gate_at: GateMaker, caplog: pytest.LogCaptureFixture
-) -> None:
-    token = "ab" * 16
-    with redis_server.client() as client:
-        client.set("qbeat:{test}:lock", f"{token}:1", px=60_000)
-        client.zadd("qbeat:{test}:beats", {f'["{token}", "old:1", 5]': 1})
-    gate = gate_at(redis_url)
-    assert None not in hold_often(gate)
-    (line,) = said(caplog)
-    assert line.startswith("gate: a beat of an older version (old:1) holds the lock qbeat:{test}:lock.")

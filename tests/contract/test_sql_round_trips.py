@@ -83,7 +83,7 @@ def test_round_trips_to_postgresql_are_few(counted: Counted) -> None:
 
 @MARIADB
 def test_round_trips_to_mariadb_are_few(counted: Counted) -> None:
-    limits = {"start": 22, "take_epoch": 5, "idle tick": 2, "claim": 10, "sent": 7, "conclude": 7, "requests": 1}
+    limits = {"start": 22, "take_epoch": 5, "idle tick": 2, "claim": 9, "sent": 7, "conclude": 7, "requests": 1}
     assert within(spent(counted), limits | {"reconnect": 7})
 
 

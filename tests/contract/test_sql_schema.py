@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
@@ -133,7 +134,7 @@ def test_the_users_own_alembic_and_tables_are_left_alone(database_url: str) -> N
     made(database_url)
     with connected(database_url) as connection:
         assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all() == ["users-own"]
-        assert connection.exec_driver_sql("SELECT version_num FROM qbeat_alembic_version").scalars().all() == ["0001"]
+        assert connection.exec_driver_sql("SELECT version_num FROM qbeat_alembic_version").scalars().all() == ["0002"]
 
 
 def test_missing_tables_are_told_with_the_command_that_makes_them(database_url: str) -> None:
@@ -161,6 +162,20 @@ def test_other_schema_versions_are_refused_each_with_its_remedy(database_url: st
     store.close()
     execute(database_url, "UPDATE qbeat_meta SET schema_version = 0")
     assert "run celery -A proj qbeat migrate" in refusal(database_url)
+
+
+def test_requests_of_the_first_schema_are_runs_by_hand_after_a_migration(database_url: str) -> None:
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        command.upgrade(upgrade.config(connection), "0001")
+        upgrade.install(connection)
+    execute(database_url, "INSERT INTO qbeat_requests (job_id, asked_us) VALUES ('old', 1)")
+    assert "schema version 1, this celery_qbeat needs 2: run celery -A proj qbeat migrate" in refusal(database_url)
+    made(database_url)
+    store = open_store(database_url)
+    store.open()
+    assert [(request.action, request.task_id) for request in store.requests()] == [("run", "")]
+    store.close()
 
 
 def test_tables_of_django_are_migrated_by_django(database_url: str) -> None:

@@ -62,6 +62,19 @@ def test_a_claim_on_a_read_only_session_was_surely_not_done(postgres_server: Pos
     store.close()
 
 
+def test_a_database_that_was_read_only_can_be_migrated(postgres_server: PostgreSQL, postgres_url: str) -> None:
+    store = open_store(postgres_url, create_tables=True)
+    name = store.link.engine.url.database
+    with postgres_server.connect() as admin:
+        admin.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        with pytest.raises(Unavailable, match="is read-only"):
+            store.open()
+        admin.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    store.open()
+    assert store.take_epoch("here:1", T0) == 1
+    store.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["--read-only=0", "--innodb-read-only=1"])
 def test_a_read_only_mariadb_is_left_until_it_takes_writes(own_mariadb: Callable[..., MariaDB], option: str) -> None:

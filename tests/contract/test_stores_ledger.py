@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from celery_qbeat.errors import Fenced
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import End, Plan, Release, Store
 from tests.contract.store_rigs import SECOND, T0, Rig
@@ -50,6 +51,21 @@ def test_marking_twice_is_harmless(rig: Rig) -> None:
     for _ in range(2):
         rig.store.sent(rig.epoch, rig.last_batch, [task], T0 + 5, closes=True)
     assert rig.runs()[0]["sent_us"] == T0 + 5
+
+
+# ---------------------------------------------------------------- leases
+
+
+def test_only_an_open_and_longer_lease_is_shortened(rig: Rig) -> None:
+    first, second, ended = rig.claimed("a", "b", "c")
+    rig.store.conclude(rig.epoch, [End(ended, Verdict.SUCCEEDED)], T0)
+    before = {entry["task_id"]: entry["lease_until_us"] for entry in rig.runs()}
+    longer = {second: before[second] + 1, ended: T0, "no such run": T0}
+    rig.store.shorten(rig.epoch, {first: before[first] - 5, **longer})
+    after = {entry["task_id"]: entry["lease_until_us"] for entry in rig.runs()}
+    assert after == {**before, first: before[first] - 5}
+    with pytest.raises(Fenced):
+        rig.store.shorten(rig.epoch - 1, {first: T0})
 
 
 # ---------------------------------------------------------------- release
@@ -270,9 +286,10 @@ def test_batches_of_older_epochs_are_closed_the_own_stay_open(rig: Rig) -> None:
 
 
 def test_requests_come_oldest_first_until_they_are_answered(rig: Rig) -> None:
-    rig.ask("b", T0 + 2, "me")
+    rig.ask("b", T0 + 2, "me", action="release", task_id="run-1")
     rig.ask("a", T0 + 1)
     first, second = rig.store.requests()
+    assert (first.action, first.task_id, second.action, second.task_id) == ("run", "", "release", "run-1")
     assert (first.job_id, first.asked_us, second.job_id, second.asked_by) == ("a", T0 + 1, "b", "me")
     rig.store.answer(rig.epoch, [first.id])
     assert [request.job_id for request in rig.store.requests()] == ["b"]

@@ -24,9 +24,11 @@ def make_state(name: str, **columns: Any) -> None:
     insert("qbeat_state", job_id=name, **columns)
 
 
-def make_run(name: str, slot_us: int, verdict: str = "succeeded", **columns: Any) -> None:
-    """A row of qbeat_runs."""
-    insert("qbeat_runs", task_id=f"task-{next(_numbers)}", job_id=name, slot_us=slot_us, verdict=verdict, **columns)
+def make_run(name: str, slot_us: int, verdict: str = "succeeded", **columns: Any) -> str:
+    """A row of qbeat_runs; its task id."""
+    task_id = f"task-{next(_numbers)}"
+    insert("qbeat_runs", task_id=task_id, job_id=name, slot_us=slot_us, verdict=verdict, **columns)
+    return task_id
 
 
 def insert(table: str, **columns: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission
 
-from celery_qbeat.django.models import Job, Request, Worker
+from celery_qbeat.django.models import Job, Request, Run, Worker
 from celery_qbeat.django.permissions import scopes_of
 from tests.django.rows import make_job, make_run, make_state
 from tests.django.typing_forms import ADD, change, errors, typed
@@ -67,6 +67,20 @@ def test_the_right_to_run_now_is_one_of_its_own(scopes: None, client_of: Any) ->
     assert set(Request.objects.values_list("job_id", flat=True)) == {"plain.job", "mail.job", "billing.job"}
     act(runner, "disable", "plain.job")
     assert enabled("plain.job")
+
+
+def test_the_right_to_run_now_is_needed_for_a_release(scopes: None, client_of: Any) -> None:
+    ids = {name: make_run(name, 2_000_000, "sent", lease_until_us=3_000_000) for name in ("billing.job", "mail.job")}
+    chosen = list(Run.objects.filter(task_id__in=ids.values()).values_list("pk", flat=True))
+    data = {"action": "release", "_selected_action": chosen}
+    editor = client_of("view_job", "change_job", "view_run")
+    act(editor, "release", "mail.job")
+    editor.post("/admin/qbeat/run/", data)
+    assert editor.post(f"{LIST}mail.job/release/").status_code == 403
+    assert not Request.objects.exists()
+    of_billing = client_of("edit_scope_billing", "run_now", "view_run")
+    of_billing.post("/admin/qbeat/run/", data)
+    assert list(Request.objects.values_list("job_id", "task_id")) == [("billing.job", ids["billing.job"])]
 
 
 def test_run_now_is_a_post(site: Any, scopes: None) -> None:

@@ -12,7 +12,7 @@ from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from celery_qbeat.django.models import Installation, Job, Request, Worker
+from celery_qbeat.django.models import Installation, Job, Request, Run, Worker
 from tests.django.rows import insert, make_job, make_run, make_state, us_now
 from tests.django.typing_forms import change
 
@@ -153,6 +153,21 @@ def test_run_now_asks_the_beat_and_says_whether_there_is_one(five: Any) -> None:
     page = five.post(f"{LIST}late/run-now/", follow=True).content.decode()
     assert "The beat sends within about a second." in page
     assert set(Request.objects.values_list("job_id", "asked_by")) == {("good", "boss"), ("late", "boss")}
+
+
+def test_a_release_asks_the_beat_to_end_runs_in_flight(five: Any) -> None:
+    assert "Nothing to release" in act(five, "release", "good")
+    assert "qb-release" not in text(five, change("good"))
+    make_run("good", 1, "succeeded")
+    task_id = make_run("good", 2, "sent", lease_until_us=3)
+    assert "qb-release" in text(five, change("good"))
+    assert "Asked for 1 release, but no beat is running" in act(five, "release", "good", "late")
+    five.post(f"{LIST}good/release/")
+    keys = Run.objects.filter(job_id="good").values_list("pk", flat=True)
+    five.post(RUNS, {"action": "release", "_selected_action": list(keys)}, follow=True)
+    asked = list(Request.objects.order_by("pk").values_list("job_id", "action", "task_id", "asked_by"))
+    of_job = ("good", "release", "", "boss")
+    assert asked == [of_job, of_job, ("good", "release", task_id, "boss")]
 
 
 def test_a_duplicate_is_disabled_and_has_a_name_of_its_own(five: Any) -> None:

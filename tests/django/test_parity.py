@@ -152,6 +152,25 @@ def test_triggers_that_a_table_rebuild_dropped_are_back_after_migrate(
     assert schema(sqlite_url) == before
 
 
+def test_tables_of_the_first_schema_are_brought_up_to_date(
+    two_urls: tuple[str, str], django_database: MakeAlias
+) -> None:
+    alias = django_database(two_urls[0])
+    call_command("migrate", "qbeat", "0002", database=alias, verbosity=0)
+    with connections[alias].cursor() as cursor:
+        cursor.execute("UPDATE qbeat_meta SET schema_version = 1")
+        cursor.execute("INSERT INTO qbeat_requests (job_id, asked_us) VALUES ('old', 1)")
+    by_django(alias)
+    assert missing_triggers(connections[alias]) == set()
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT schema_version FROM qbeat_meta")
+        assert [tuple(row) for row in cursor.fetchall()] == [(2,)]
+        cursor.execute("SELECT action, task_id FROM qbeat_requests")
+        assert [tuple(row) for row in cursor.fetchall()] == [("run", "")]
+    by_alembic(two_urls[1])
+    assert schema(two_urls[0]) == schema(two_urls[1])
+
+
 def test_flush_leaves_tables_that_a_beat_can_use(database_url: str, django_database: MakeAlias) -> None:
     alias = django_database(database_url)
     by_django(alias, everything=True)

@@ -10,6 +10,7 @@ from celery_qbeat.engine.sender import Sender
 from celery_qbeat.ports import Claim, Fate, Receipt, Shipment
 from celery_qbeat.testing.database import Database
 from tests.simulation.history import Mutant
+from tests.simulation.observer import SECOND_CLOCK
 from tests.simulation.store import Link, SimStore
 
 
@@ -53,6 +54,13 @@ class WithoutRowCheck(SimStore):
         return state is not None and claim.expected_us in (None, state.next_run_us)
 
 
+class WithoutSecondClock(SimStore):
+    """The time of the database is not known."""
+
+    def clock_us(self) -> int | None:
+        return None
+
+
 class PublishesFirst(Sender):
     """The broker is told before the database is."""
 
@@ -83,7 +91,10 @@ class AlwaysTrusting(Engine):
         return True
 
 
+BY_SECOND_CLOCK = {"without the second clock": Mutant(store=WithoutSecondClock)} if SECOND_CLOCK else {}
+
 MUTANTS: Mapping[str, Mutant] = {
+    **BY_SECOND_CLOCK,
     "without the fence": Mutant(store=WithoutFence),
     "without the unique ledger": Mutant(store=WithoutUniqueLedger),
     "without compare-and-set": Mutant(store=WithoutCompareAndSet),

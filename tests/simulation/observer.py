@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_qbeat.jobs import IN_FLIGHT, Job, Verdict
-from celery_qbeat.planning import OVERTAKEN_DETAIL, REMEMBERED_DETAIL, Claim, Plan
+from celery_qbeat.planning import OVERTAKEN_DETAIL, REMEMBERED_DETAIL, STEP_BACK_US, Claim, Plan
 from celery_qbeat.ports import Release
 from celery_qbeat.testing import MemoryStore
 from celery_qbeat.testing.database import Database
@@ -167,9 +167,13 @@ class Observer:
             return
         until = now + 2 * DAY if following is None else following - 1
         known = self.courses[plan.job_id].covered
+        state = self.database.state.get(plan.job_id)
+        decided = (state.last_slot_us if state is not None else None) or 0
+        # Just after a clock went back, slots up to the newest decided one are not planned, under any definition.
+        since = decided if decided <= now + STEP_BACK_US else now
         open_slots = (
             slot
-            for slot in slots_of(spec, now + 1, until)
+            for slot in slots_of(spec, max(now, since) + 1, until)
             if slot not in known and (slot, plan.job_id) not in self.database.by_slot
         )
         stepped_over = next(open_slots, None)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from celery_qbeat.answers import Answers, Holder
 from celery_qbeat.gates import StandaloneGate
-from celery_qbeat.jobs import Verdict
+from celery_qbeat.jobs import Job, Verdict
 from celery_qbeat.ports import FOREVER, End, Fate, Flight, Lease, Receipt, Shipment
 from tests.simulation.world import Beat, World
 
@@ -257,6 +258,7 @@ class SimCompletions:
         self._beat = beat
         self._broker = broker
         self._taken: list[End] = []
+        self._asked: Sequence[str] = ()
 
     def take(self, budget_s: float) -> Sequence[End]:
         self._beat.world.step(self._beat, "reads reports")
@@ -273,12 +275,16 @@ class SimCompletions:
         self._beat.world.step(self._beat, "asks the result backend")
         return [self._broker.backend[flight.task_id] for flight in flights if flight.task_id in self._broker.backend]
 
-    def still_running(self, task_ids: Sequence[str]) -> frozenset[str] | None:
-        self._beat.world.step(self._beat, "asks the workers", 1.0)
-        if self._broker.away:
-            return None
+    def ask(self, runs: Mapping[str, Job | None]) -> bool:
+        self._beat.world.step(self._beat, "asks the workers")
+        self._asked = () if self._broker.away else tuple(runs)
+        return not self._broker.away
+
+    def answers(self) -> Answers | None:
+        self._beat.world.step(self._beat, "reads the answers of the workers")
         chance = self._beat.world.rng.random
-        return frozenset(task for task in task_ids if task in self._broker.running and chance() < 0.8)
+        found = [task for task in self._asked if task in self._broker.running and chance() < 0.8]
+        return Answers(holders={task: Holder("worker", "active") for task in found})
 
     def close(self) -> None:
         pass

@@ -14,8 +14,11 @@ from tests.simulation.observer import Observer
 from tests.simulation.world import Beat, Strange
 
 READS = ("open", "workers", "changes", "states", "requests", "drift")
-WRITES = ("take_epoch", "beat", "plan", "forget", "claim", "sent", "release", "conclude", "close_batches", "answer")
-LATE = frozenset({"plan", "forget", "claim", "sent", "release", "conclude", "answer"})
+WRITES = (
+    *("take_epoch", "beat", "plan", "forget", "claim", "sent", "release", "conclude", "close_batches", "answer"),
+    "shorten",
+)
+LATE = frozenset({"plan", "forget", "claim", "sent", "release", "conclude", "answer", "shorten"})
 """Calls that may be carried out a moment after their caller was cut off."""
 
 
@@ -48,6 +51,7 @@ class SimStore(MemoryStore):
         self._step("reads the runs in flight")
         for part in super().flights():
             for flight in part:
+                self._step("reads a part of them")
                 yield [flight]
 
     def clock_us(self) -> int | None:

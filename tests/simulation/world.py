@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
+FREEZES_MORE = 5
+"""How many times likelier a freeze is just before a message."""
+
 
 class Killed(BaseException):
     """The process is no more: nothing of it may do anything."""
@@ -114,7 +117,8 @@ class Beat:
             # The scheduler logs it and goes on after a poll.
             self.world.say(f"    {self.name} logs a bug: {error}")
             return float(self.engine._parts.limits.poll_s)
-        if self.engine.writing:
+        if self.engine.writing and self.world.now < self.engine._parts.gate.trusted_until:
+            # It could dispatch.
             self.epochs = 0
         return pause
 
@@ -189,13 +193,15 @@ class World:
             self.say(f"--- {beat.name} is killed before it {what}")
             beat.dead = True
             raise Killed
-        if fate < rates.kill + rates.freeze:
+        # The worst moment to freeze is around a message, and there are few of them among all steps.
+        freeze = rates.freeze * (FREEZES_MORE if "publish" in what else 1)
+        if fate < rates.kill + freeze:
             seconds = rng.choice((3.0, 8.0, 14.0, 25.0))
             self.disturb()
             beat.hindered_at = self.now + seconds
             self.say(f"--- {beat.name} freezes for {seconds:g} s before it {what}")
             return seconds
-        if fate < rates.kill + rates.freeze + rates.slow:
+        if fate < rates.kill + freeze + rates.slow:
             self.disturb()
             beat.hindered_at = self.now + 1.1
             return rng.choice((0.05, 0.3, 1.1))

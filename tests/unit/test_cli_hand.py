@@ -1,4 +1,4 @@
-"""`tick` and `run-now`, with a broker in memory."""
+"""`tick`, `run-now` and `release`, with a broker in memory."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from celery_qbeat.jobs import database_id, run_token
 from celery_qbeat.settings import read_settings
 from celery_qbeat.stores import tables
 from celery_qbeat.wiring import build
+from tests.servers import wait_for
 from tests.unit.making_cli import HOUR, Cli, migrated
 
 
@@ -159,3 +160,62 @@ def test_a_run_by_hand_that_no_broker_has_taken_is_not_sent(sqlite_url: str) -> 
         for _ in range(5):
             assert cli.run("run-now", "x", "--wait", "0.3").exit_code == 1
     assert verdicts(cli) == []
+
+
+def test_a_tick_waits_for_the_answers_about_a_lease_that_ended(cli: Cli) -> None:
+    cli.ok("add", "x", "app.a", "--daily", "02:00", "--max-run-seconds", "1")
+    cli.run("run-now", "x", "--wait", "0")
+    cli.ok("tick")
+    lease = cli.json("runs")[0]["lease_until_us"]
+    wait_for(lambda: time.time_ns() // 1000 > lease, what="the lease ends")
+    cli.ok("tick")
+    assert verdicts(cli) == [("x", "lost")]
+
+
+# ---------------------------------------------------------------- release
+
+
+def in_flight(cli: Cli) -> str:
+    """The task id of the one run in flight."""
+    return str(cli.json("runs", "--verdict", "sent")[0]["task_id"])
+
+
+def test_a_released_run_is_lost_and_its_job_runs_again(cli: Cli) -> None:
+    cli.ok("add", "x", "app.a", "--interval", "1")
+    with beat(cli):
+        wait_for(lambda: ("x", "sent") in verdicts(cli), what="a run is sent")
+        task_id = in_flight(cli)
+        said = cli.ok("release", task_id)
+        assert said.startswith(f"x {task_id}: lost: released by ")
+        wait_for(lambda: verdicts(cli)[:2] == [("x", "sent"), ("x", "lost")], what="the job runs again")
+        released = cli.json("release", "x")
+    assert released["answered"]
+    assert [run["verdict"] for run in released["runs"]] == ["lost"]
+    assert released["runs"][0]["detail"].startswith("released by ")
+
+
+def test_a_release_waits_for_a_beat_and_says_that_there_is_none(cli: Cli) -> None:
+    cli.ok("add", "x", "app.a", "--daily", "02:00")
+    cli.run("run-now", "x", "--wait", "0")
+    cli.ok("tick")
+    result = cli.run("release", "x", "--wait", "0.2")
+    assert result.exit_code == 1
+    assert "no beat has answered within 0.2 s; the request waits for one" in result.stdout
+    assert cli.ok("release", "x", "--wait", "0") == "asked; the beat will end the runs\n"
+    cli.ok("tick")
+    assert verdicts(cli) == [("x", "lost")]
+    assert cli.json("status")["requests"] == 0
+
+
+def test_a_release_of_what_is_not_in_flight_says_what_would_work(cli: Cli) -> None:
+    cli.ok("add", "x", "app.a", "--daily", "02:00")
+    assert "'x' has no run in flight: there is nothing to release" in cli.refused("release", "x")
+    assert "'y' is neither a job nor the task id of a run: `qbeat list` names the jobs" in cli.refused("release", "y")
+    cli.run("run-now", "x", "--wait", "0")
+    cli.ok("tick")
+    task_id = in_flight(cli)
+    assert "'y' is neither" in cli.refused("release", task_id, "y")
+    assert cli.json("status")["requests"] == 0
+    cli.run("release", "x", "--wait", "0")
+    cli.ok("tick")
+    assert f"run {task_id} has ended already (lost)" in cli.refused("release", task_id)

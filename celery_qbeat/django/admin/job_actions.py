@@ -9,7 +9,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
 from django.db import models, router, transaction
 
-from celery_qbeat.django.models import Job, Leader, Request
+from celery_qbeat.django.models import Job, Leader, Request, Run
 from celery_qbeat.django.permissions import narrowed, scopes_of
 from celery_qbeat.django.project import qbeat_settings
 from celery_qbeat.django.status import writer_alive
@@ -23,7 +23,7 @@ PART = 500
 class JobActions:
     """A mixin of JobAdmin."""
 
-    actions = ("enable", "disable", "run_now", "duplicate")
+    actions = ("enable", "disable", "run_now", "release", "duplicate")
 
     @admin.action(description="Enable selected jobs", permissions=["change"])
     def enable(self, request: Any, queryset: Any) -> None:
@@ -36,6 +36,10 @@ class JobActions:
     @admin.action(description="Run selected jobs now", permissions=["run_now"])
     def run_now(self, request: Any, queryset: Any) -> None:
         self.ask_for_runs(request, queryset)
+
+    @admin.action(description="Release: end the runs in flight of selected jobs", permissions=["run_now"])
+    def release(self, request: Any, queryset: Any) -> None:
+        self.ask_for_release(request, queryset)
 
     @admin.action(description="Duplicate selected jobs (as disabled)", permissions=["add"])
     def duplicate(self, request: Any, queryset: Any) -> None:
@@ -69,6 +73,17 @@ class JobActions:
         else:
             self._tell(request, f"Asked for {word}, but no beat is running: it waits for one.", messages.WARNING)
 
+    def ask_for_release(self, request: Any, jobs: Any) -> None:
+        """Ask the beat to end every run in flight of these jobs."""
+        names = list(_plain(jobs).values_list("pk", flat=True))
+        busy: set[str] = set()
+        for part in _parts(names):
+            in_flight = Run.objects.filter(job_id__in=part, lease_until_us__isnull=False).order_by()
+            busy.update(in_flight.values_list("job_id", flat=True).distinct())
+        chosen = [(name, "") for name in names if name in busy]
+        self._log(request, [name for name, _ in chosen], CHANGE, "Released its runs in flight.")
+        self._tell(request, *ask_release(chosen, request.user.get_username()))
+
     def _switch(self, request: Any, queryset: Any, enabled: bool) -> None:
         chosen = queryset.count()
         mine = narrowed(_plain(queryset), scopes_of(request.user, "change"))
@@ -93,6 +108,23 @@ class JobActions:
     def _log(self, request: Any, names: Sequence[str], flag: int, text: str) -> None:
         for part in _parts(names):
             LogEntry.objects.log_actions(request.user.pk, Job.objects.filter(pk__in=part), flag, text)
+
+
+def ask_release(chosen: Sequence[tuple[str, str]], who: str) -> tuple[str, int]:
+    """Ask the beat to end runs, each a job and a task id ('' for all of the job); what to tell whoever asked."""
+    if not chosen:
+        return "Nothing to release: no run in flight is selected.", messages.WARNING
+    now = now_us()
+    asked = [
+        Request(job_id=job_id, asked_us=now, asked_by=who, action="release", task_id=task_id)
+        for job_id, task_id in chosen
+    ]
+    Request.objects.bulk_create(asked, batch_size=PART)
+    alive, _ = writer_alive(Leader.objects.filter(pk=1).first(), qbeat_settings(), now)
+    what = f"{len(chosen):,} {'release' if len(chosen) == 1 else 'releases'}"
+    if alive:
+        return f"Asked for {what}. The beat ends the runs within about a second.", messages.SUCCESS
+    return f"Asked for {what}, but no beat is running: it waits for one.", messages.WARNING
 
 
 def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -41,6 +41,7 @@ class JobPages:
             path("forecast/", site.admin_view(self.forecast_view), name="qbeat_forecast"),
             path("status/", site.admin_view(self.status_view), name="qbeat_status"),
             path("<path:object_id>/run-now/", site.admin_view(self.run_now_view), name="qbeat_run_now"),
+            path("<path:object_id>/release/", site.admin_view(self.release_view), name="qbeat_release"),
         ]
         return [*pages, *super().get_urls()]  # type: ignore[misc]
 
@@ -125,6 +126,16 @@ class JobPages:
     def run_now_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Ask for a run of one job, and go back to its page."""
         me: Any = self
+        return self._asked(request, object_id, me.ask_for_runs)
+
+    @method_decorator(require_POST)
+    def release_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask for the end of the runs in flight of one job, and go back to its page."""
+        me: Any = self
+        return self._asked(request, object_id, me.ask_for_release)
+
+    def _asked(self, request: HttpRequest, object_id: str, ask: Callable[[HttpRequest, Any], None]) -> HttpResponse:
+        me: Any = self
         name = unquote(object_id)
         jobs = me.get_queryset(request).filter(pk=name)
         job = jobs.first()
@@ -132,7 +143,7 @@ class JobPages:
             raise Http404(f"there is no job {name!r}")
         if not me.has_run_now_permission(request, job):
             raise PermissionDenied
-        me.ask_for_runs(request, jobs)
+        ask(request, jobs)
         return HttpResponseRedirect(reverse(f"{me.admin_site.name}:qbeat_job_change", args=[quote(name)]))
 
 

@@ -11,10 +11,11 @@ from django.utils.html import format_html
 from django.utils.text import Truncator
 
 from celery_qbeat.django.admin.filters import DayFilter, HandFilter, VerdictFilter
+from celery_qbeat.django.admin.job_actions import ask_release
 from celery_qbeat.django.admin.paginator import Bounded
 from celery_qbeat.django.models import Job, Run
 from celery_qbeat.django.panel import duration
-from celery_qbeat.django.permissions import scopes_of, within
+from celery_qbeat.django.permissions import RUN_NOW, scopes_of, within
 from celery_qbeat.django.times import cell, clock, length, now_us
 from celery_qbeat.django.verdicts import badge
 
@@ -23,8 +24,9 @@ SHOWN_LATE_US = 10_000
 
 @admin.register(Run)
 class RunAdmin(admin.ModelAdmin):
-    """Every slot and what became of it. Nothing here can be changed."""
+    """Every slot and what became of it. Nothing here can be changed; runs in flight can be released."""
 
+    actions = ("release",)
     change_list_template = "admin/qbeat/list.html"
     list_display = ("slot", "job", "result", "late", "took", "remarks")
     list_display_links = ("slot",)
@@ -76,6 +78,20 @@ class RunAdmin(admin.ModelAdmin):
         if scopes is None or obj is None:
             return within(scopes)
         return bool(Job.objects.filter(pk=obj.job_id, worker__in=scopes).exists())
+
+    def has_run_now_permission(self, request: Any) -> bool:
+        """The right to run jobs now is also the right to release their runs."""
+        return bool(request.user.has_perm(RUN_NOW)) and within(scopes_of(request.user, "view"))
+
+    @admin.action(description="Release: end the selected runs", permissions=["run_now"])
+    def release(self, request: Any, queryset: Any) -> None:
+        """Ask the beat to end those of the selected runs that are in flight and of jobs that this user may see."""
+        runs, scopes = queryset.filter(lease_until_us__isnull=False).order_by("pk"), scopes_of(request.user, "view")
+        if scopes is not None:
+            runs = runs.filter(job_id__in=Job.objects.filter(worker__in=scopes).values("pk"))
+        self.message_user(
+            request, *ask_release(list(runs.values_list("job_id", "task_id")), request.user.get_username())
+        )
 
     def has_add_permission(self, _request: Any) -> bool:
         return False

@@ -71,12 +71,17 @@ class Worker(models.Model):
 
 
 class Request(models.Model):
-    """A row of `qbeat_requests`: somebody wants a run by hand. The beat answers by deleting it."""
+    """A row of `qbeat_requests`: somebody wants a run by hand, or the release of runs. The beat answers by deleting it.
+
+    `action`: `run` or `release`; `task_id`: the run to release, every run of the job in flight when it is empty.
+    """
 
     id = models.BigAutoField(primary_key=True)
     job_id = Key("job", max_length=191)
     asked_us = Instant("asked")
     asked_by = TextLine("by", max_length=255, blank=True, default="", db_default="")
+    action = TextLine("action", max_length=16, blank=True, default="run", db_default="run")
+    task_id = Key("task id", max_length=64, blank=True, default="", db_default="")
 
     class Meta:
         db_table = "qbeat_requests"
