@@ -362,7 +362,7 @@ def test_a_sqlite_file_is_opened_for_safety_and_for_others(sqlite_url: str) -> N
             for name in ("journal_mode", "synchronous", "busy_timeout")
         ]
     )
-    assert pragma == ["wal", 2, 5000]
+    assert pragma == ["wal", 2, 1000]
     store.close()
 
 

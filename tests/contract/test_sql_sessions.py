@@ -42,7 +42,7 @@ def test_a_session_that_became_read_only_is_replaced(postgres_server: PostgreSQL
     name = store.link.engine.url.database
     with postgres_server.connect() as admin:
         admin.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+        admin.execute("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s", (name,))
         refused(lambda: store.beat(epoch, T0))
         # A session that may not write is not used for reading either: it may be an old copy.
         refused(store.workers)

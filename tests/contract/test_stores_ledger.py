@@ -263,13 +263,13 @@ def test_flights_are_the_runs_without_an_end_with_the_epoch_that_claimed_them(ri
 
 
 def test_many_flights_come_in_parts_each_once(rig: Rig) -> None:
-    ids = [f"code:{n}" for n in range(4_500)]
+    ids = [f"code:{n}" for n in range(5_500)]
     rig.store.plan(rig.epoch, [Plan(job_id, T0, T0, "key") for job_id in ids], T0)
     rig.claim(*[rig.claim_of(job_id, rig.run(job_id), rev=None) for job_id in ids])
     parts = [len(part) for part in rig.store.flights()]
-    assert sum(parts) == 4_500
+    assert sum(parts) == 5_500
     assert len(parts) > 1
-    assert len(set(in_flight(rig.store))) == 4_500
+    assert len(set(in_flight(rig.store))) == 5_500
 
 
 def test_batches_of_older_epochs_are_closed_the_own_stay_open(rig: Rig) -> None:

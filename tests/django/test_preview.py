@@ -180,6 +180,7 @@ def test_the_endpoint_says_why_a_schedule_cannot_be_used(site: Any) -> None:
     assert "&lt;b&gt;25:00" in found["html"]
 
 
+@pytest.mark.clock_at("2026-06-10T12:20:00Z")
 def test_the_endpoint_compares_with_the_row_in_the_database(site: Any) -> None:
     now = us_now()
     make_job("daily", schedule_kind="daily", schedule="02:30", timezone="Europe/Berlin")
