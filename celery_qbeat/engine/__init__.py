@@ -8,8 +8,8 @@
 
 `desk.py` what a writer has in hand, `leadership.py` the lock, `reader.py` rows, `sender.py` slots to messages,
 `broker_watch.py`, `marker.py`, `resender.py` and `refusals.py` what the broker makes of them, `lander.py` ends of runs,
-`settler.py` what a dead writer left, `outage.py` failed ticks, `clock_check.py` the clock of the database, `report.py`
-the words of the log.
+`settler.py` what a dead writer left, `outage.py` failed ticks, `ending.py` the end of the beat, `clock_check.py` the
+clock of the database, `report.py` the words of the log.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 from celery_qbeat.engine import report
 from celery_qbeat.engine.clock_check import ClockCheck, ClocksDisagree
 from celery_qbeat.engine.desk import SERVING_GAP_US, Chore, Desk, Limits, Parts
+from celery_qbeat.engine.ending import Ending
 from celery_qbeat.engine.lander import Lander
 from celery_qbeat.engine.leadership import Leadership, LockLost
 from celery_qbeat.engine.outage import Outage
@@ -24,7 +25,7 @@ from celery_qbeat.engine.reader import Reader
 from celery_qbeat.engine.sender import Sender
 from celery_qbeat.engine.settler import Settler
 from celery_qbeat.errors import Doubt, Fenced, QbeatError, Unavailable
-from celery_qbeat.ports import FOREVER, Lease
+from celery_qbeat.ports import Lease
 
 __all__ = ["Chore", "Desk", "Engine", "Limits", "Parts"]
 
@@ -45,9 +46,9 @@ class Engine:
         parts.store.between_round_trips(self._leadership.renew)
         self._outage = Outage(parts.clock, parts.limits.let_go_s)
         self._clock_check = ClockCheck(parts.clock, parts.store)
+        self._ending = Ending(parts)
         self._opened = False
         self._standing_by = False
-        self._ending_since: float | None = None
         self._last_now = 0
         self._highest_epoch = 0
         self._next_heartbeat = 0.0
@@ -91,48 +92,22 @@ class Engine:
         self._opened = True
 
     def limit_waits(self, seconds: float) -> None:
-        """From now on no call to the database waits longer than this: the process is ending. Safe in a signal handler.
-
-        `FOREVER`: it goes on after all.
-        """
-        if seconds == FOREVER:
-            self._ending_since = None
-        elif self._ending_since is None:
-            self._ending_since = self._parts.clock.monotonic()
-        self._parts.store.limit_waits(seconds)
+        """See `Ending.limit_waits`."""
+        self._ending.limit_waits(seconds)
 
     def close(self) -> None:
         """Give back what was claimed and not sent, the lock and the connections. Never raises for a server."""
-        parts = self._parts
-        if self._ending_since is None:
-            self.limit_waits(parts.limits.ending_s)
         try:
-            self._pay_at_the_end()
+            self._ending.write_last(self.desk)
         finally:
             # After a second signal, too, whose handler raises in the middle of it.
-            parts.gate.release()
-        parts.dispatcher.close()
-        if parts.completions is not None:
-            parts.completions.close()
-        parts.store.close()
+            self._parts.gate.release()
+        self._ending.close()
 
     @property
     def writing(self) -> bool:
         """Whether the last tick was a writer's."""
         return self._leadership.lease is not None and self.desk.loaded and not self._standing_by
-
-    def _pay_at_the_end(self) -> None:
-        """What this beat owes to the database, the next one would have to call in doubt."""
-        parts, desk, since = self._parts, self.desk, self._ending_since
-        if not desk.owed or since is None:
-            return
-        try:
-            # A database that has made the end wait is not asked again: the process manager's patience is short.
-            if parts.clock.monotonic() - since > parts.limits.ending_s / 2:
-                raise Unavailable("the database has not answered in time")
-            desk.pay()
-        except Exception as error:
-            report.left_open(len(desk.owed), error)
 
     def _may_lead(self) -> bool:
         """Whether to ask for the lock: the database is known, and ticks have not failed for long."""
@@ -219,6 +194,8 @@ class Engine:
         leadership.renew()
         waiting = self._lander.land(now) or waiting
         leadership.renew()
+        if parts.stopping():
+            return False
         more = self._sender.send_due(now, self._trusted)
         if desk.suspects:
             parts.fail_point("rereading")

@@ -49,6 +49,7 @@ class Limits:
     warn_again_s: float = 600.0
     let_go_s: float = 5.0
     ending_s: float = 2.0
+    closing_s: float = 1.0
 
 
 def batched(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
