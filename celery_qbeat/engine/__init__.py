@@ -51,6 +51,7 @@ class Engine:
         self._standing_by = False
         self._last_now = 0
         self._highest_epoch = 0
+        self._alive_at = 0.0
         self._next_heartbeat = 0.0
         self._next_drift = 0.0
         self._assemble()
@@ -250,6 +251,9 @@ class Engine:
         if self._parts.stopping():
             raise LockLost
         self._leadership.require()
+        if self.desk.epoch and self._parts.clock.monotonic() - self._alive_at >= self._parts.limits.heartbeat_s:
+            # A takeover only reads for long: without this, sessions that cannot write would be noticed at its end.
+            self._note_alive()
 
     def _mind_the_clock(self, now: int) -> None:
         if now < self._last_now - STEP_BACK_US:
@@ -258,10 +262,15 @@ class Engine:
             self.desk.serving_since_us = now - SERVING_GAP_US
         self._last_now = now
 
+    def _note_alive(self) -> None:
+        parts = self._parts
+        parts.store.beat(self.desk.epoch, parts.clock.now_us())
+        self._alive_at = parts.clock.monotonic()
+
     def _heartbeat(self, now: int) -> None:
         at, parts = self._parts.clock.monotonic(), self._parts
         if at >= self._next_heartbeat:
-            parts.store.beat(self.desk.epoch, now)
+            self._note_alive()
             self._clock_check.compare()
             self._sender.notice_empty_broker()
             self._next_heartbeat = at + parts.limits.heartbeat_s
