@@ -225,7 +225,7 @@ def _decided_before(due: Due, moment: Moment) -> tuple[int | None, list[Run]]:
         oldest = max(oldest, schedule.first(due.first_seen_us) or oldest)
     if last is None or not oldest <= last <= moment.now_us:
         return oldest, []
-    newest = schedule.latest(last)
+    newest = schedule.latest(last if due.job.end_us is None else min(last, due.job.end_us))
     known = [] if newest is None or newest < oldest else [_remembered(due.job, newest, oldest, moment)]
     return schedule.next_after(last), known
 
