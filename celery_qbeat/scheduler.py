@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 
 from celery import beat
 
-from celery_qbeat.engine import Engine, report
+from celery_qbeat.clock import SystemClock
+from celery_qbeat.engine import Engine
+from celery_qbeat.engine.repeated_errors import RepeatedErrors
 from celery_qbeat.errors import QbeatError, Unavailable
 from celery_qbeat.settings import Settings, read_settings
 from celery_qbeat.shutdown_signals import ShutdownSignals
@@ -40,6 +42,7 @@ class Scheduler(beat.Scheduler):
         self.settings: Settings = _or_exit(lambda: read_settings(app.conf))
         self._engine: Engine | None = None
         self._in_tick = self._closing = self._closed = False
+        self._errors = RepeatedErrors(SystemClock())
         self._signals = ShutdownSignals(self._limit_waits)
         # Celery hands over --max-interval here; the poll interval is ours, and never longer than the one asked for.
         self._poll: float = min(self.settings.poll_interval, max_interval or self.settings.poll_interval)
@@ -76,7 +79,7 @@ class Scheduler(beat.Scheduler):
                     pause = self._engine.tick()
         except Exception as error:
             # Under `worker -B` an exception here ends the beat process without a word while the worker lives on.
-            report.bug(error)
+            self._errors.log(error)
         finally:
             self._in_tick = False
         if self._closing:

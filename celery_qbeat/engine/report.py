@@ -246,3 +246,7 @@ def left_open(count: int, error: BaseException) -> None:
 
 def bug(error: BaseException) -> None:
     log.error("beat: unexpected error, going on: %r", error, exc_info=error)
+
+
+def bug_again(error: BaseException, count: int, seconds: float) -> None:
+    log.error("beat: the same unexpected error %d time(s) more in %.0f s: %r", count, seconds, error)

@@ -6,7 +6,9 @@ import logging
 
 import pytest
 
+from celery_qbeat.engine.repeated_errors import RepeatedErrors
 from celery_qbeat.engine.report import instant
+from celery_qbeat.testing import FakeClock
 from tests.unit.engine.rig import MINUTE, SECOND, Rig, at
 
 NOON = at("2026-06-01T12:00:00")
@@ -122,3 +124,19 @@ def test_a_success_is_quiet_and_a_failure_is_not(caplog: pytest.LogCaptureFixtur
 )
 def test_an_instant_reads_like_a_time(us: int, text: str) -> None:
     assert instant(us) == text
+
+
+def test_an_error_at_every_tick_is_logged_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock(0)
+    errors = RepeatedErrors(clock)
+    for _ in range(130):
+        errors.log(RuntimeError("it is broken"))
+        clock.advance(1.0)
+    errors.log(RuntimeError("something else"))
+    assert caplog.messages == [
+        "beat: unexpected error, going on: RuntimeError('it is broken')",
+        "beat: the same unexpected error 60 time(s) more in 60 s: RuntimeError('it is broken')",
+        "beat: the same unexpected error 60 time(s) more in 60 s: RuntimeError('it is broken')",
+        "beat: unexpected error, going on: RuntimeError('something else')",
+    ]
+    assert [bool(record.exc_info) for record in caplog.records] == [True, False, False, True]
