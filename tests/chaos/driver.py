@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from celery_qbeat.stores import tables
 from tests.chaos import faults
-from tests.chaos.evidence import MACHINE, Evidence, Incident, read_database
+from tests.chaos.evidence import MACHINE, NEVER_US, Evidence, Incident, read_database
 from tests.chaos.plan import END_IN_BURST, Fault, make_plan
 from tests.chaos.population import INSTANTS, Population
 from tests.chaos.tap import Tap
@@ -111,6 +111,7 @@ class Driver:
         self._unsettled: list[str] = []
         self._next_daily = 0.0
         self._started_us = 0
+        self._disabled_us = NEVER_US
         self._closing = threading.Event()
         threading.Thread(target=self._watch_machine, name="machine", daemon=True).start()
 
@@ -136,6 +137,7 @@ class Driver:
         """Everything is there again: somebody dispatches; then no row runs any more and nothing is left open."""
         world = self._world
         self._settles(self._messages_arrive(), "somebody dispatches again")
+        self._disabled_us = now_us()
         self._settles(self._disabled, "the rows can be disabled")
         for left in (
             "qbeat_state WHERE next_run_us IS NOT NULL",
@@ -162,6 +164,7 @@ class Driver:
             complaints=[*self._unsettled, *self._world.complaints()],
             ends_s=self._world.ends_s(),
             started_us=self._started_us,
+            disabled_us=self._disabled_us,
             **read_database(self._world.url),
         )
 

@@ -107,6 +107,7 @@ class Evidence:
         epochs: as anybody could read them, in order.
         ends_s: seconds from SIGTERM to the end, of each beat that was ended so.
         started_us: when the first beats were started.
+        disabled_us: when the rows were disabled at the end; from then on nothing is dispatched.
     """
 
     traits: Mapping[str, Traits]
@@ -120,6 +121,7 @@ class Evidence:
     complaints: Sequence[str] = ()
     ends_s: Sequence[float] = ()
     started_us: int = 0
+    disabled_us: int = NEVER_US
 
     def save(self, file: Path) -> None:
         """As JSON, to be looked at."""

@@ -25,6 +25,8 @@ def somebody_dispatches_after_each_fault(evidence: Evidence) -> Iterator[Breach]
     """Within the bound of its kind, unless another fault came in between: then that one is judged."""
     for recovery in recoveries(evidence):
         incident, bound_s = recovery.incident, kind_of(recovery.incident.kind).bound_s
+        if incident.ended_us + bound_s * SECOND > evidence.disabled_us:
+            continue
         if recovery.alone and (recovery.seconds is None or recovery.seconds > bound_s):
             after = (
                 "nothing was" if recovery.seconds is None else f"{recovery.seconds:.1f} s passed until something was"
