@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import burst, claims, rows, schedules, steady
+from benchmarks import burst, claims, prune, rows, schedules, steady
 from benchmarks.places import Options, Places
 from benchmarks.tables import Table, show
 
@@ -24,6 +24,7 @@ BENCHMARKS = {
     "claims": claims.run,
     "schedules": schedules.run,
     "steady": steady.run,
+    "prune": prune.run,
 }
 
 

@@ -7,7 +7,7 @@ those that write may raise `Doubt` (the server went away in the middle) and `Fen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -21,6 +21,9 @@ FOREVER = float("inf")
 
 Row = Mapping[str, Any]
 """A row of `qbeat_jobs`: column to value, JSON columns as text."""
+
+Steps = Generator[int, int | None, None]
+"""Long work in steps: yields the rows done at each step, and may be sent the most rows of the next ones."""
 
 
 class Clock(Protocol):
@@ -270,8 +273,8 @@ class Store(Protocol):
     def drift(self) -> bool:
         """Whether the table differs from what was read (count and sum of rev); then a reload is due. Not quite free."""
 
-    def prune(self, before_us: Mapping[Verdict, int], now_us: int) -> Iterator[int]:
-        """Delete old ledger, history and change rows, a short transaction for each step; yields how many went."""
+    def prune(self, before_us: Mapping[Verdict, int], now_us: int) -> Steps:
+        """Delete old ledger, history and change rows, in a short transaction for each step."""
 
 
 # ---------------------------------------------------------------- dispatcher

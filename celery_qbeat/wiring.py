@@ -7,18 +7,18 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from celery_qbeat.beat_schedule import code_jobs
 from celery_qbeat.clock import SystemClock
 from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
-from celery_qbeat.engine import Engine, Limits, Parts
+from celery_qbeat.engine import Chore, Engine, Limits, Parts
 from celery_qbeat.errors import SettingsError
 from celery_qbeat.gates import RedisGate, StandaloneGate
 from celery_qbeat.jobs import RowRules, Verdict
-from celery_qbeat.ports import Clock, Gate, Store
+from celery_qbeat.ports import Clock, Gate, Steps, Store
 from celery_qbeat.privileges import BUILTIN_PRUNE, NAMESPACES, Privileges
 from celery_qbeat.settings import DEFAULT_DATABASE_URL, Settings
 from celery_qbeat.stores import SqlStore, open_store, parsed_url, shown
@@ -105,11 +105,11 @@ def row_rules(settings: Settings) -> RowRules:
     return RowRules(min_interval_us=round(settings.min_interval * 1_000_000), cron=settings.cron)
 
 
-def pruning(settings: Settings) -> Callable[[Store, int], Iterator[int]]:
+def pruning(settings: Settings) -> Chore:
     """The built-in chore that deletes what the ledger has kept long enough."""
     keep = settings.retention
 
-    def prune(store: Store, now_us: int) -> Iterator[int]:
+    def prune(store: Store, now_us: int) -> Steps:
         days = dict.fromkeys(Verdict, keep.other)
         days |= {Verdict.SUCCEEDED: keep.succeeded, Verdict.FAILED: keep.failed}
         return store.prune({verdict: now_us - round(kept * DAY_US) for verdict, kept in days.items()}, now_us)

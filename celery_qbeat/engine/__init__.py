@@ -5,16 +5,18 @@
     read        what changed in the rows
     land        runs that ended
     send        decide, claim, publish, mark
+    built-in    go on with built-in tasks, where the slots leave room
 
 `desk.py` what a writer has in hand, `leadership.py` the lock, `reader.py` rows, `sender.py` slots to messages,
 `broker_watch.py`, `marker.py`, `resender.py` and `refusals.py` what the broker makes of them, `lander.py` ends of runs,
-`settler.py` what a dead writer left, `outage.py` failed ticks, `ending.py` the end of the beat, `clock_check.py` the
-clock of the database, `report.py` the words of the log.
+`builtin_tasks.py` tasks that run inside the beat, `settler.py` what a dead writer left, `outage.py` failed ticks,
+`ending.py` the end of the beat, `clock_check.py` the clock of the database, `report.py` the words of the log.
 """
 
 from __future__ import annotations
 
 from celery_qbeat.engine import report
+from celery_qbeat.engine.builtin_tasks import BuiltinTasks
 from celery_qbeat.engine.clock_check import ClockCheck, ClocksDisagree
 from celery_qbeat.engine.desk import SERVING_GAP_US, Chore, Desk, Limits, Parts
 from celery_qbeat.engine.ending import Ending
@@ -201,6 +203,8 @@ class Engine:
         if desk.suspects:
             parts.fail_point("rereading")
             self._reader.reread(set(desk.suspects), now)
+        if self._trusted():
+            self._builtin_tasks.step(now)
         return more or waiting
 
     def _take_over(self, lease: Lease, now: int) -> int:
@@ -242,6 +246,7 @@ class Engine:
         self._settler = Settler(self._parts, self.desk, self._keep_lock)
         self._sender = Sender(self._parts, self.desk, self._leadership.renew)
         self._lander = Lander(self._parts, self.desk)
+        self._builtin_tasks = BuiltinTasks(self._parts, self.desk, self._lander.conclude)
 
     def _trusted(self) -> bool:
         return self._leadership.trusted() and not self._parts.stopping()
@@ -327,6 +332,8 @@ class Engine:
 
     def _pause(self) -> float:
         poll = self._parts.limits.poll_s
+        if self.desk.chores:
+            poll = min(poll, self._builtin_tasks.pause_s())
         slot = self.desk.agenda.next_us()
         if slot is None or self.desk.broker_away:
             return poll

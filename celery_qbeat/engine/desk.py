@@ -12,7 +12,19 @@ from celery_qbeat.engine.refusals import Refusals
 from celery_qbeat.flights import Airborne, Flights
 from celery_qbeat.jobs import Job, RowRules, State, Verdict, Worker
 from celery_qbeat.planning import Claim, Moment
-from celery_qbeat.ports import Clock, Completions, Dispatcher, Flight, Gate, Loaded, Request, Row, Shipment, Store
+from celery_qbeat.ports import (
+    Clock,
+    Completions,
+    Dispatcher,
+    Flight,
+    Gate,
+    Loaded,
+    Request,
+    Row,
+    Shipment,
+    Steps,
+    Store,
+)
 from celery_qbeat.privileges import Privileges
 
 Item = TypeVar("Item")
@@ -20,8 +32,8 @@ Item = TypeVar("Item")
 Effect = Callable[[int], object]
 """Something owed to the database, given the epoch. Doing it twice is harmless."""
 
-Chore = Callable[[Store, int], Iterator[int]]
-"""A built-in task that runs inside the beat, step by step: (store, now_us) -> rows done at each step."""
+Chore = Callable[[Store, int], Steps]
+"""A built-in task that runs inside the beat, step by step: (store, now_us) -> its steps."""
 
 SERVING_GAP_US = 10_000_000
 """After a pause of the writer, slots younger than this are not counted as 'passed while nobody was dispatching'."""
@@ -133,7 +145,7 @@ class Desk:
     resends: dict[str, tuple[int, Shipment]] = field(default_factory=dict)
     unconfirmed: dict[str, tuple[int, Shipment]] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
-    chores: list[tuple[str, str, Iterator[int]]] = field(default_factory=list)
+    chores: list[tuple[str, str, Steps]] = field(default_factory=list)
     blocked: dict[str, Blocked] = field(default_factory=dict)
     recheck: dict[str, int] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)

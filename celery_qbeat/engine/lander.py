@@ -1,4 +1,4 @@
-"""How runs end: messages from workers, the result backend, leases; and the chores that run inside the beat."""
+"""How runs end: messages from workers, the result backend, leases."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ class Lander:
         self._parts = parts
         self._desk = desk
         self._next_look = 0.0
-        self._checks = RunChecks(parts, desk, self._conclude)
+        self._checks = RunChecks(parts, desk, self.conclude)
         self._heard_all = parts.clock.monotonic()
 
     def land(self, now: int) -> bool:
-        """Take what arrived, look up what is silent, end what outlived its lease, go on with chores.
+        """Take what arrived, look up what is silent, end what outlived its lease.
 
         True: there was no time to take all that arrived.
         """
-        self._step_chores(now)
         completions = self._parts.completions
         waiting = False
         if completions is not None:
@@ -56,7 +55,7 @@ class Lander:
         waiting = clock.monotonic() - start >= budget
         if not ends:
             return False
-        self._conclude(ends, now)
+        self.conclude(ends, now)
         completions.ack()
         return waiting
 
@@ -67,9 +66,10 @@ class Lander:
         self._next_look = at + self._parts.limits.look_up_s
         silent = self._desk.flights.silent(now - SILENT_US)
         if silent:
-            self._conclude(completions.look_up([_flight(run) for run in silent]), now)
+            self.conclude(completions.look_up([_flight(run) for run in silent]), now)
 
-    def _conclude(self, ends: Sequence[End], now: int) -> None:
+    def conclude(self, ends: Sequence[End], now: int) -> None:
+        """Write ends of runs, and let their jobs run again."""
         if not ends:
             return
         desk, store = self._desk, self._parts.store
@@ -97,28 +97,6 @@ class Lander:
         late = late_after(entry.job, now)
         self._desk.agenda.succeeded(entry.id, now, late)
         return End(end.task_id, end.verdict, end.detail, late)
-
-    def _step_chores(self, now: int) -> None:
-        desk, clock = self._desk, self._parts.clock
-        until = clock.monotonic() + self._parts.limits.chore_s
-        for item in list(desk.chores):
-            task, job_id, steps = item
-            try:
-                done = next(steps, None)
-                while done is not None and clock.monotonic() < until:
-                    done = next(steps, None)
-            except Exception as error:
-                desk.chores.remove(item)
-                report.chore_failed(job_id, error)
-                self._conclude([End(task, Verdict.FAILED, _first_line(error))], now)
-                continue
-            if done is None:
-                desk.chores.remove(item)
-                self._conclude([End(task, Verdict.SUCCEEDED)], now)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
 
 
 def _flight(run: Airborne) -> Flight:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from celery_qbeat.errors import SchemaError, Unavailable
 from celery_qbeat.jobs import State, Verdict, Worker
-from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row
+from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row, Steps
 from celery_qbeat.stores import leader, ledger, pruning, reading, schema, tables
 from celery_qbeat.stores.claiming import Batch, among, chunks, clean
 from celery_qbeat.stores.connection import Link
@@ -297,17 +297,19 @@ class SqlStore:
 
         self._link.write(answer)
 
-    def prune(self, before_us: Mapping[Verdict, int], now_us: int) -> Iterator[int]:
+    def prune(self, before_us: Mapping[Verdict, int], now_us: int) -> Steps:
         oldest = min(before_us.values(), default=now_us)
         yield from pruning.ledger(self._link, before_us)
         yield from pruning.batches(self._link, oldest)
         yield from pruning.history(self._link, oldest)
+        most = pruning.ROWS_A_STEP
         while (cursor := self._cursor) is not None:
             before = now_us - LOG_KEPT_US
-            step = partial(self._database.prune_log, cursor=cursor, before_us=before, limit=pruning.STEP)
+            step = partial(self._database.prune_log, cursor=cursor, before_us=before, limit=most)
             gone = self._link.write(step, wait_s=PRUNE_S)
-            yield gone
-            if gone < pruning.STEP:
+            full = gone >= most
+            most = (yield gone) or most
+            if not full:
                 return
 
     def _each(self, items: Sequence[Any], work: Callable[[Any], T]) -> list[tuple[Any, T | None]]:

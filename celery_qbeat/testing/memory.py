@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from celery_qbeat.errors import Fenced
 from celery_qbeat.jobs import DEFAULT_MAX_RUN_US, FAILURES, IN_FLIGHT, Run, State, Verdict, Worker, may_end, read_worker
-from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row
+from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row, Steps
 from celery_qbeat.testing.database import INSTANCE, Batch, Database, Edits, Entry, Extra
 from celery_qbeat.testing.faults import Faults, call
 
@@ -353,7 +353,7 @@ class MemoryStore(Edits, Faults):
         return self._known != {job_id: row["rev"] for job_id, row in self.database.jobs.items()}
 
     @call
-    def prune(self, before_us: Mapping[Verdict, int], now_us: int) -> Iterator[int]:
+    def prune(self, before_us: Mapping[Verdict, int], now_us: int) -> Steps:
         with self.database.lock:
             old = [
                 entry
