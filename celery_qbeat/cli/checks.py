@@ -52,7 +52,8 @@ def check_command(project: Project, as_json: bool) -> None:
         data["broker"] = broker_data(broker)
         output.dump({**data, "counts": {str(each): counted[each] for each in Condition}, "problems": problems})
     else:
-        _show(project, counted, problems, beat_sentence(leader, now), broker_sentence(broker))
+        facts = [f"beat: {beat_sentence(leader, now)}", f"broker: {broker_sentence(broker)}"]
+        _show(project, counted, problems, facts)
     finish(ok)
 
 
@@ -65,12 +66,10 @@ def _schema(project: Project) -> str:
     return ""
 
 
-def _show(
-    project: Project, counted: Counter[Condition], problems: list[dict[str, Any]], beat: str, broker: str
-) -> None:
+def _show(project: Project, counted: Counter[Condition], problems: list[dict[str, Any]], facts: list[str]) -> None:
     output.say(f"tables: all right in {project.store.describe()}")
-    output.say(f"beat: {beat}")
-    output.say(f"broker: {broker}")
+    for fact in facts:
+        output.say(fact)
     output.say(output.counts(counted))
     if problems:
         problems.sort(key=lambda problem: problem["condition"] not in AILING)

@@ -41,11 +41,11 @@ def status_command(project: Project, as_json: bool) -> None:
     broker = ask_broker(project)
     now = project.clock.now_us()
     if as_json:
-        about = {"database_id": database_id(instance), "broker": broker_data(broker)}
-        output.dump({**about, **_data(leader, work, counted, lock, away, now)})
+        data = {"database_id": database_id(instance), "broker": broker_data(broker)}
+        output.dump({**data, **_data(leader, work, counted, lock, away, now)})
     else:
-        about = [*_database(project, instance), ("broker", broker_sentence(broker))]
-        output.facts([*about, *_facts(leader, work, counted, lock, away, now)])
+        facts = [*_database(project, instance), ("broker", broker_sentence(broker))]
+        output.facts([*facts, *_facts(leader, work, counted, lock, away, now)])
     finish(not away and (broker is None or not broker.trouble))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -27,10 +27,10 @@ PROCESS_S = 30
 
 
 @pytest.fixture(params=["redis", "rabbitmq"])
-def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+def broker(request: pytest.FixtureRequest) -> Broker:
     fixture = {"redis": "own_redis", "rabbitmq": "own_rabbitmq"}[request.param]
     make: Callable[[], Broker] = request.getfixturevalue(fixture)
-    yield make()
+    return make()
 
 
 @pytest.fixture
