@@ -63,14 +63,20 @@ def audit_command(project: Project, from_: str, until: str, timezone: str, as_js
     now = project.clock.now_us()
     asked_us = times.read_past(from_, timezone, now, "--from")
     until_us = min(now, times.read_past(until, timezone, now, "--until"))
-    if asked_us > until_us:
-        raise click.UsageError("--from lies after --until")
+    if asked_us >= until_us:
+        raise click.UsageError(
+            f"nothing to audit: --from ({times.utc(asked_us)}) is not before --until ({times.utc(until_us)})"
+        )
     kept_us = now - _kept(project.settings.retention)
+    if kept_us >= until_us:
+        raise click.UsageError(
+            f"nothing to audit: the ledger is kept from {times.utc(kept_us)} on (qbeat_retention), and --until is "
+            f"{times.utc(until_us)}"
+        )
     from_us = max(asked_us, kept_us)
     seen_us = project.read(reports.leader).seen_us
     outcome = Outcome(Window(from_us, until_us, min(now, seen_us) - SETTLING_US))
-    if from_us <= until_us:
-        _audit(project, outcome)
+    _audit(project, outcome)
     if as_json:
         output.dump(_data(outcome))
     else:
