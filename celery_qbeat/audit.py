@@ -228,16 +228,32 @@ class _Absolute(_Check):
         cursor = max(planned, self.window.from_us)
         self.last_us = min([self.last_us, *self._overtaken()])
         self.expected = max(0, self.schedule.count(cursor - 1, self.last_us))
-        for line in self.lines(cursor):
-            slots = self.schedule.count(cursor - 1, line.slot_us)
+        lines = self.lines(cursor)
+        gaps = self._gaps(cursor, lines)
+        for first_us, uncovered in reversed(gaps):
+            yield from self._missing(first_us, uncovered)
+        tail_us = lines[-1].slot_us + 1 if lines else cursor
+        if tail_us <= self.last_us:
+            yield from self._tail(tail_us)
+
+    def _gaps(self, cursor: int, lines: Sequence[Line]) -> list[tuple[int, int]]:
+        """Where slots without a line begin, and how many from there on no line stands for; the newest first.
+
+        A line stands for the slots before it that it collapsed, whether they have lines of their own or not: after a
+        step of the clock, slots are decided between a line and those that it stands for.
+        """
+        found: list[tuple[int, int]] = []
+        covered = 0
+        for number in range(len(lines) - 1, -1, -1):
+            line = lines[number]
             own = self.schedule.next_after(line.slot_us - 1) == line.slot_us
-            uncovered = slots - line.collapsed - own
-            if uncovered > 0:
-                yield from self._missing(cursor, uncovered)
-            cursor = line.slot_us + 1
-            if cursor > self.last_us:
-                return
-        yield from self._tail(cursor)
+            covered = max(covered - own, line.collapsed)
+            first_us = lines[number - 1].slot_us + 1 if number else cursor
+            slots = self.schedule.count(first_us - 1, line.slot_us) - own
+            if slots > covered and first_us <= self.last_us:
+                found.append((first_us, slots - covered))
+            covered = max(0, covered - slots)
+        return found
 
     def _overtaken(self) -> Iterator[int]:
         """The slot that stands for the rest; it may lie before the definition, when that began with an older slot."""

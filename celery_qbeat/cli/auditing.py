@@ -10,12 +10,14 @@ from typing import Any
 
 import click
 import sqlalchemy as sa
+from click.core import ParameterSource
 
 from celery_qbeat.audit import FAULTS, SETTLING_US, Finding, Kind, Line, Subject, Window, audit, definitions
 from celery_qbeat.cli import output, times
 from celery_qbeat.cli.command import command, finish
 from celery_qbeat.cli.project import Project
 from celery_qbeat.cli.status import alive, beat_sentence
+from celery_qbeat.cli.undecided import show_undecided
 from celery_qbeat.schedules import Schedule
 from celery_qbeat.settings import Retention
 from celery_qbeat.stores import reports
@@ -50,27 +52,43 @@ class Outcome:
 @click.option("--from", "from_", metavar="TIME", default="24h", show_default=True, help="7d, 1h, or an ISO time.")
 @click.option("--until", metavar="TIME", default="now", show_default=True, help="An ISO time, or so long ago.")
 @click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="Of times without an offset.")
-def audit_command(project: Project, from_: str, until: str, timezone: str, as_json: bool) -> None:
+@click.option("--since-last-beat", is_flag=True, help="Only slots due since a beat last wrote; after a restore.")
+def audit_command(
+    project: Project, from_: str, until: str, timezone: str, since_last_beat: bool, as_json: bool
+) -> None:
     """Recompute every slot that was asked for, and list those that have no verdict in the ledger.
 
     Slots of the last minute, or since the last sign of a beat, are pending: they are counted, and listed with --json.
     Intervals are checked run by run. Ends with 1 when a slot is missing or a run came too soon.
 
+    --since-last-beat lists by job what is due and undecided. Use it on a restored backup, before a beat is started:
+    the database that was replaced may have sent these slots.
+
     \b
     Example:
       celery -A proj qbeat audit --from 7d
     """
+    if since_last_beat:
+        _refuse_range()
+        show_undecided(project, as_json)
+        return
     now = project.clock.now_us()
     asked_us = times.read_past(from_, timezone, now, "--from")
     until_us = min(now, times.read_past(until, timezone, now, "--until"))
-    if asked_us > until_us:
-        raise click.UsageError("--from lies after --until")
+    if asked_us >= until_us:
+        raise click.UsageError(
+            f"nothing to audit: --from ({times.utc(asked_us)}) is not before --until ({times.utc(until_us)})"
+        )
     kept_us = now - _kept(project.settings.retention)
+    if kept_us >= until_us:
+        raise click.UsageError(
+            f"nothing to audit: the ledger is kept from {times.utc(kept_us)} on (qbeat_retention), and --until is "
+            f"{times.utc(until_us)}"
+        )
     from_us = max(asked_us, kept_us)
     seen_us = project.read(reports.leader).seen_us
     outcome = Outcome(Window(from_us, until_us, min(now, seen_us) - SETTLING_US))
-    if from_us <= until_us:
-        _audit(project, outcome)
+    _audit(project, outcome)
     if as_json:
         output.dump(_data(outcome))
     else:
@@ -81,6 +99,13 @@ def audit_command(project: Project, from_: str, until: str, timezone: str, as_js
         if outcome.counted[Kind.PENDING] and not alive(leader, now):
             output.say(f"beat: {beat_sentence(leader, now)}")
     finish(outcome.faultless)
+
+
+def _refuse_range() -> None:
+    context = click.get_current_context()
+    given = [name for name in ("from_", "until") if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given:
+        raise click.UsageError("--since-last-beat is a range of its own: leave out --from and --until")
 
 
 def _kept(retention: Retention) -> int:

@@ -9,7 +9,7 @@ from celery_qbeat.cli import output
 from celery_qbeat.cli.command import command, finish
 from celery_qbeat.cli.listing import standings
 from celery_qbeat.cli.project import Project
-from celery_qbeat.cli.status import beat_data, beat_sentence
+from celery_qbeat.cli.status import ask_broker, beat_data, beat_sentence, broker_data, broker_sentence
 from celery_qbeat.conditions import AILING, Condition
 from celery_qbeat.errors import SchemaError
 from celery_qbeat.stores import reports, schema
@@ -22,8 +22,9 @@ LISTED = frozenset({Condition.LATE, Condition.REFUSED, Condition.BAD, Condition.
 def check_command(project: Project, as_json: bool) -> None:
     """Check the tables, their triggers, and every row: which will not run, and why.
 
-    Ends with 1 when a job is late, refused or bad, or when the tables are wrong: usable as a health check. It reads the
-    rows itself, so it needs no running beat; it says when none has been seen for a while.
+    Ends with 1 when a job is late, refused or bad, when the broker takes no messages, or when the tables are wrong:
+    usable as a health check. It reads the rows itself, so it needs no running beat; it says when none has been seen for
+    a while.
 
     \b
     Example:
@@ -42,14 +43,17 @@ def check_command(project: Project, as_json: bool) -> None:
         counted[standing.condition] += 1
         if standing.condition in LISTED:
             problems.append({"id": found.id, "condition": standing.condition, "reason": standing.reason})
-    ok = output.ailing(counted) == 0
+    broker = ask_broker(project)
+    ok = output.ailing(counted) == 0 and (broker is None or not broker.trouble)
     now = project.clock.now_us()
     leader = project.read(reports.leader)
     if as_json:
         data = {"ok": ok, "database": project.store.describe(), "schema": "", "beat": beat_data(leader, now)}
+        data["broker"] = broker_data(broker)
         output.dump({**data, "counts": {str(each): counted[each] for each in Condition}, "problems": problems})
     else:
-        _show(project, counted, problems, beat_sentence(leader, now))
+        facts = [f"beat: {beat_sentence(leader, now)}", f"broker: {broker_sentence(broker)}"]
+        _show(project, counted, problems, facts)
     finish(ok)
 
 
@@ -62,9 +66,10 @@ def _schema(project: Project) -> str:
     return ""
 
 
-def _show(project: Project, counted: Counter[Condition], problems: list[dict[str, Any]], beat: str) -> None:
+def _show(project: Project, counted: Counter[Condition], problems: list[dict[str, Any]], facts: list[str]) -> None:
     output.say(f"tables: all right in {project.store.describe()}")
-    output.say(f"beat: {beat}")
+    for fact in facts:
+        output.say(fact)
     output.say(output.counts(counted))
     if problems:
         problems.sort(key=lambda problem: problem["condition"] not in AILING)

@@ -12,6 +12,7 @@ from celery_qbeat.cli.command import command, finish
 from celery_qbeat.cli.listing import standings
 from celery_qbeat.cli.project import SILENT_US, Project
 from celery_qbeat.conditions import Condition
+from celery_qbeat.dispatchers import BrokerCheck, check_broker
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.gates import Beat, Holding, RedisGate
 from celery_qbeat.jobs import database_id
@@ -26,7 +27,7 @@ Lock = tuple[Holding | None, tuple[Beat, ...]]
 def status_command(project: Project, as_json: bool) -> None:
     """Show the writer, the standbys, how the jobs stand, and what is under way.
 
-    Ends with 1 when the lock's Redis is away.
+    Ends with 1 when the broker takes no messages, or when the lock's Redis is away.
 
     \b
     Example:
@@ -37,12 +38,32 @@ def status_command(project: Project, as_json: bool) -> None:
     counted = Counter(standing.condition for _, standing in standings(project))
     instance = project.instance()
     lock, away = _lock(project, instance)
+    broker = ask_broker(project)
     now = project.clock.now_us()
     if as_json:
-        output.dump({"database_id": database_id(instance), **_data(leader, work, counted, lock, away, now)})
+        data = {"database_id": database_id(instance), "broker": broker_data(broker)}
+        output.dump({**data, **_data(leader, work, counted, lock, away, now)})
     else:
-        output.facts([*_database(project, instance), *_facts(leader, work, counted, lock, away, now)])
-    finish(not away)
+        facts = [*_database(project, instance), ("broker", broker_sentence(broker))]
+        output.facts([*facts, *_facts(leader, work, counted, lock, away, now)])
+    finish(not away and (broker is None or not broker.trouble))
+
+
+def ask_broker(project: Project) -> BrokerCheck | None:
+    """What the broker of the app says; None without an app. Waits for about three seconds at most."""
+    return None if project.app is None else check_broker(project.app)
+
+
+def broker_sentence(broker: BrokerCheck | None) -> str:
+    """Whether the broker takes messages, in words."""
+    if broker is None:
+        return "not asked: name the Celery app with -A proj"
+    return f"{broker.url} takes no messages: {broker.trouble}" if broker.trouble else f"{broker.url} takes messages"
+
+
+def broker_data(broker: BrokerCheck | None) -> dict[str, Any] | None:
+    """Whether the broker takes messages, for JSON; None when it was not asked."""
+    return None if broker is None else {"ok": not broker.trouble, "url": broker.url, "trouble": broker.trouble}
 
 
 def beat_sentence(leader: Leader, now: int) -> str:

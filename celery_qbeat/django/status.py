@@ -10,6 +10,7 @@ from django.db.models import Count, Q, TextField
 from django.db.models.functions import Cast
 
 from celery_qbeat.clock import SystemClock
+from celery_qbeat.dispatchers import BrokerCheck
 from celery_qbeat.django.models import Batch, Installation, Leader, Request, Run, State
 from celery_qbeat.errors import QbeatError
 from celery_qbeat.gates import RedisGate
@@ -33,6 +34,7 @@ class Status:
     standalone: bool
     beats: Sequence[Beat]
     gate_problem: str
+    broker: BrokerCheck
     late: Sequence[Any]
     late_count: int
     troubled: Sequence[Any]
@@ -45,7 +47,7 @@ class Status:
     jobs: int
 
 
-def status(jobs: Any, settings: Settings, now: int, *, with_code: bool = True) -> Status:
+def status(jobs: Any, settings: Settings, broker: BrokerCheck, now: int, *, with_code: bool = True) -> Status:
     """How things stand; `jobs` are those that the viewer may see, `with_code`: those of the code, too."""
     leader = Leader.objects.filter(pk=1).first()
     alive, silent = writer_alive(leader, settings, now)
@@ -63,6 +65,7 @@ def status(jobs: Any, settings: Settings, now: int, *, with_code: bool = True) -
         standalone=settings.redis_url is None,
         beats=beats,
         gate_problem=problem,
+        broker=broker,
         late=late.order_by("state__late_after_us")[:SHOWN],
         late_count=late.count(),
         troubled=troubled.order_by("pk")[:SHOWN],

@@ -94,7 +94,8 @@ def working_again(cause: str, seconds: float) -> None:
 def restored(epoch: int, known: int) -> None:
     log.warning(
         "database: its epoch is %d, this beat had %d: an older copy was restored. "
-        "Slots that this beat remembers are not sent again; see qbeat audit for those that nobody remembers",
+        "Slots that this beat remembers are not sent again; those that nobody remembers are, as their catch_up says. "
+        "Before beats start on a restored copy, qbeat audit --since-last-beat lists them",
         epoch,
         known,
     )

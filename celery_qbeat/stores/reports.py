@@ -48,6 +48,12 @@ def leader(connection: sa.Connection) -> Leader:
     return Leader(*found) if found is not None else Leader(0, "", 0, 0)
 
 
+def last_sign(connection: sa.Connection) -> int:
+    """When a beat last wrote to these tables: the newest heartbeat or claim; 0 when none ever did."""
+    newest = connection.execute(sa.select(sa.func.max(tables.batches.c.claimed_us))).scalar_one()
+    return max(leader(connection).seen_us, newest or 0)
+
+
 def open_work(connection: sa.Connection) -> Open:
     """What is under way."""
     batches, runs = tables.batches.c, tables.runs.c

@@ -348,6 +348,14 @@ def test_the_status_page_names_writer_late_jobs_problems_batches_and_code(five: 
     assert "silent for 5 min" in text(five, STATUS)
 
 
+def test_the_status_page_says_when_the_broker_is_away(site: Any, celery_app: Any) -> None:
+    assert "memory:// takes messages." in text(site, STATUS)
+    celery_app.conf.broker_url = "redis://:s3cret@127.0.0.1:1/0"
+    page = text(site, STATUS)
+    assert "redis://:**@127.0.0.1:1/0 takes no messages: OperationalError" in page
+    assert "s3cret" not in page
+
+
 def test_the_status_page_lists_the_beats_in_redis_and_says_when_it_is_away(
     site: Any, celery_app: Any, redis_url: str
 ) -> None:

@@ -24,7 +24,7 @@ DAY = 24 * HOUR
 
 def make_app(**conf: Any) -> Celery:
     """An app with the tasks `app.a` and `app.b`."""
-    app = Celery("t", set_as_current=False)
+    app = Celery("t", broker="memory://", set_as_current=False)
     app.conf.update(conf)
     for name in ("app.a", "app.b"):
         app.task(name=name)(_nothing)

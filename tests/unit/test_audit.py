@@ -81,6 +81,15 @@ def test_a_later_slot_stands_for_the_older_ones_that_it_collapsed() -> None:
     assert found(HOURLY, [*lines(*HOURS[:3]), Line(HOURS[7], NOW, 4), *lines(*HOURS[8:])]).findings == ()
 
 
+def test_a_slot_stands_for_older_ones_beyond_slots_decided_since() -> None:
+    """The clock was ahead, one slot was decided for many, and the clock came back."""
+    ahead = Line(HOURS[12], NOW, 10)
+    assert found(HOURLY, [*lines(*HOURS[:2], *HOURS[5:9]), ahead]).findings == ()
+    assert found(HOURLY, [*lines(*HOURS[:2], *HOURS[5:9]), ahead], until_us=HOURS[8]).findings == ()
+    (finding,) = found(HOURLY, [*lines(*HOURS[:2], *HOURS[5:9]), Line(HOURS[12], NOW, 9)]).findings
+    assert (finding.first_us, finding.count) == (HOURS[2], 1)
+
+
 def test_a_later_slot_that_collapsed_too_few_leaves_the_oldest_missing() -> None:
     (finding,) = found(HOURLY, [*lines(*HOURS[:3]), Line(HOURS[7], NOW, 2), *lines(*HOURS[8:])]).findings
     assert (finding.first_us, finding.last_us, finding.count) == (HOURS[3], HOURS[4], 2)
@@ -299,6 +308,11 @@ def broker(away: bool) -> Callable[[Rig], None]:
     return switch
 
 
+def clock(seconds: int) -> Callable[[Rig], None]:
+    """Somebody sets the clock."""
+    return lambda rig: rig.clock.set_wall(rig.clock.now_us() + seconds * SECOND)
+
+
 SCHEDULES = [
     ("every", "1m"),
     ("every", "3m"),
@@ -307,6 +321,13 @@ SCHEDULES = [
     ("cron", "*/2 * * * *"),
     ("daily", "12:02,12:09"),
 ]
+CLOCK_STEPS = st.one_of(
+    st.floats(0.5, 400).map(run),
+    st.floats(0, 600).map(restart),
+    st.sampled_from([-7200, -1800, -300, -120, -61, -3, 3, 61, 300, 1800, 7200]).map(clock),
+    st.sampled_from(["once", "skip", "all"]).map(lambda policy: edit(catch_up=policy)),
+    st.booleans().map(broker),
+)
 STEPS = st.one_of(
     st.floats(0.5, 400).map(run),
     st.floats(0, 600).map(restart),
@@ -334,6 +355,28 @@ def test_whatever_happens_an_engine_leaves_no_slot_without_a_verdict(
         step(rig)
     broker(False)(rig)
     rig.run(130)
+    assert faults(rig) == []
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(SCHEDULES), st.lists(CLOCK_STEPS, max_size=10))
+def test_no_step_of_the_clock_makes_a_slot_missing(
+    schedule: tuple[str, str], steps: list[Callable[[Rig], None]]
+) -> None:
+    rig = Rig()
+    rig.insert(kind=schedule[0], schedule=schedule[1])
+    for step in steps:
+        step(rig)
+    broker(False)(rig)
+    rig.run(130)
+    assert [fault for fault in faults(rig) if fault.startswith("missing")] == []
+
+
+def test_slots_decided_while_the_clock_was_ahead_are_not_missing_when_it_is_back() -> None:
+    rig = Rig()
+    rig.insert(kind="every", schedule="1m")
+    for step in (run(336), clock(7200), run(160), clock(-7200), run(190)):
+        step(rig)
     assert faults(rig) == []
 
 

@@ -93,7 +93,23 @@ def test_the_window_is_what_is_asked_for_and_no_more_than_the_ledger_keeps(cli: 
     assert cli.json("audit", "--from", str(slots[8] + 1), "--until", until)["expected"] == 4
     short = Cli(cli.url, qbeat_retention={"other": (short_of(cli, slots[5])) / DAY})
     assert "the ledger is kept for less long" in short.ok("audit", "--from", "7d")
-    assert cli.run("audit", "--from", "1h", "--until", "2h").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("range_", "words"),
+    [
+        (["--from", "1h", "--until", "2h"], "is not before --until"),
+        (["--from", "now"], "is not before --until"),
+        (["--from", "2126-01-01"], "is not before --until"),
+        (["--from", "30d", "--until", "20d"], "the ledger is kept from"),
+    ],
+)
+def test_an_empty_range_is_an_error(cli: Cli, range_: list[str], words: str) -> None:
+    result = cli.run("audit", *range_)
+    assert result.exit_code == 2
+    assert "nothing to audit: " in result.stderr
+    assert words in result.stderr
+    assert result.stdout == ""
 
 
 def short_of(cli: Cli, slot: int) -> int:

@@ -18,13 +18,14 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.clickjacking import xframe_options_sameorigin
 from django.views.decorators.http import require_POST
 
+from celery_qbeat.dispatchers import check_broker
 from celery_qbeat.django.forecast import forecast
 from celery_qbeat.django.models import Job, Worker
 from celery_qbeat.django.panel import machine_state, paused_by
 from celery_qbeat.django.permissions import narrowed
 from celery_qbeat.django.pictures import heatmap
 from celery_qbeat.django.preview import COLUMNS, Before, Preview, preview
-from celery_qbeat.django.project import read_project
+from celery_qbeat.django.project import celery_app, read_project
 from celery_qbeat.django.status import status
 from celery_qbeat.django.times import now_us, viewers_zone
 from celery_qbeat.errors import ScheduleError
@@ -105,7 +106,7 @@ class JobPages:
         jobs = self._visible_jobs(request)
         now = now_us()
         everything = self.visible(request) is None  # type: ignore[attr-defined]
-        found = status(jobs, read_project().settings, now, with_code=everything)
+        found = status(jobs, read_project().settings, check_broker(celery_app()), now, with_code=everything)
         return self._page(request, "admin/qbeat/status.html", {"status": found, "now": now, "title": "Status"})
 
     def _visible_jobs(self, request: HttpRequest) -> Any:

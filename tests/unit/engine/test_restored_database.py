@@ -120,3 +120,19 @@ def test_slots_that_nobody_remembers_count_as_missed_by_an_outage() -> None:
     assert rig.entry().collapsed == 4
     assert rig.slots()[-1] == NOON + 5 * MINUTE
     assert rig.clock.now_us() < NOON + 312 * SECOND
+
+
+@pytest.mark.parametrize("kind", ["every", "interval"])
+def test_catch_up_skip_set_before_the_start_sends_none_of_them(kind: str) -> None:
+    rig = Rig()
+    rig.insert("j", kind, {"every": "1m", "interval": "60"}[kind])
+    rig.run(10)
+    copy = backup(rig.store.database)
+    rig.run(300)
+    restore(rig.store.database, copy)
+    rig.store.update("j", catch_up="skip")
+    rig.restart(down_for=100)
+    before = len(rig.slots())
+    rig.run(1)
+    assert rig.verdicts().count("missed") == 1
+    assert len(rig.slots()) == before
