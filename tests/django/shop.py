@@ -28,7 +28,7 @@ FLAGS = (
 
 
 class Shop:
-    """`python examples/django/run.py` with a folder and a port of its own; ``python`` is that of another environment."""
+    """`python examples/django/run.py` with a folder and a port of its own; ``python``: of another environment."""
 
     def __init__(self, folder: Path, broker: str, python: Path | None = None) -> None:
         self.folder = folder
