@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,11 +14,15 @@ from typing import Any
 
 import pytest
 import yaml
-from compose_spec import PyCompose
 
 from tests.celeryproc import Process
 from tests.environments import Environments
 from tests.servers import PostgreSQL, Redis, wait_for
+
+with warnings.catch_warnings():
+    # Its models warn with the oldest pydantic that we work with.
+    warnings.simplefilter("ignore")
+    from compose_spec import PyCompose
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docker-compose.yml"

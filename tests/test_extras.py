@@ -69,6 +69,7 @@ def test_the_demo_runs_without_any_extra(environments: Environments, tmp_path: P
     command = [str(environments.python()), "-m", "celery_qbeat.demo", "--seconds", "20"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("  demo | loading Celery and making the tables ...\n")
     assert "ran: demo.greet('interval'): hello, interval" in done.stdout
 
 
