@@ -4,28 +4,34 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
+LOWEST = build/lowest
 ROUNDS ?= 20
 SEED ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test quick hours lint format types imports package check chaos bench demo clean
+.PHONY: help venv test quick matrix hours lint format types imports package check chaos bench demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $(READY)
 
-venv: $(READY)  ## the virtual environment, with the package and all extras (VENV=.venv PYTHON=python3)
+venv: $(READY)  ## the virtual environment, with the package and what tests need (VENV=.venv PYTHON=python3)
 
 test: venv  ## all tests (ARGS="-k dst"; two at a time: ARGS="-n2 --dist=loadfile")
 	$(BIN)/python -m pytest $(ARGS)
 
 quick: venv  ## the tests that take no real time
 	$(BIN)/python -m pytest -m "not slow and not chaos and not browser" $(ARGS)
+
+matrix:  ## the quick tests with the oldest versions that setup.cfg allows (ARGS="tests/unit")
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --constraint tests/lowest.txt --editable '.[dev]'
+	$(LOWEST)/bin/python -m pytest -m "not slow and not chaos and not browser" $(ARGS)
 
 hours: venv  ## the quick tests at awkward hours, in far zones, on a slow machine: long (ARGS="evening busy")
 	$(BIN)/python -m tests.hours $(ARGS)

@@ -14,6 +14,7 @@ from kombu.transport.memory import Channel as MemoryChannel
 
 from tests import clock
 from tests.celeryproc import Project
+from tests.environments import Environments
 from tests.servers import MariaDB, PgBouncer, PostgreSQL, RabbitMQ, Redis, Server, ServerMissing
 
 S = TypeVar("S", bound=Server)
@@ -76,6 +77,12 @@ def rabbitmq_server() -> Iterator[RabbitMQ]:
     """The session's RabbitMQ. Not to be stopped, killed or frozen: use `own_rabbitmq` for that."""
     with _start(RabbitMQ) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> Environments:
+    """Virtual environments with the package and some of its extras."""
+    return Environments(tmp_path_factory.mktemp("environments"))
 
 
 @pytest.fixture(autouse=True)

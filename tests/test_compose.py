@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
-import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,13 +14,19 @@ from typing import Any
 
 import pytest
 import yaml
-from compose_spec import PyCompose
 
 from tests.celeryproc import Process
+from tests.environments import Environments
 from tests.servers import PostgreSQL, Redis, wait_for
+
+with warnings.catch_warnings():
+    # Its models warn with the oldest pydantic that we work with.
+    warnings.simplefilter("ignore")
+    from compose_spec import PyCompose
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docker-compose.yml"
+DOCKERFILE = ROOT / "docker" / "Dockerfile"
 BEATS = ("beat-1", "beat-2")
 
 Compose = dict[str, Any]
@@ -76,11 +83,12 @@ def test_the_image_is_built_from_files_that_exist(compose: Compose) -> None:
 
 
 class Services:
-    """The services of the file as local processes: only hosts and ports differ."""
+    """The services of the file as local processes with the packages of the image: only hosts and ports differ."""
 
-    def __init__(self, compose: Compose, folder: Path, postgres: PostgreSQL) -> None:
+    def __init__(self, compose: Compose, folder: Path, programs: Path, postgres: PostgreSQL) -> None:
         self._services = compose["services"]
         self._folder = folder
+        self._programs = programs
         self._stack = ExitStack()
         self.postgres = postgres
         self.redis = self._start_redis()
@@ -125,15 +133,15 @@ class Services:
 
     def _environment(self, name: str) -> Mapping[str, str]:
         own = {key: self._here(value) for key, value in self._services[name].get("environment", {}).items()}
-        # Where the programs of the virtual environment are, the package, and the servers' tools.
+        # Where the programs of the image's environment are, and the servers' tools.
         place = {
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-            "PYTHONPATH": str(ROOT),
+            "PATH": os.pathsep.join([str(self._programs), os.environ["PATH"]]),
             "PYTHONUNBUFFERED": "1",
             "PGHOST": "127.0.0.1",
             "PGPORT": str(self.postgres.port),
         }
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("CELERY", "QBEAT_", "PYTEST"))}
+        dropped = ("CELERY", "QBEAT_", "PYTEST", "PYTHONPATH")
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
         return {**kept, **place, **own}
 
     def _here(self, value: str) -> str:
@@ -155,8 +163,12 @@ class Services:
 
 
 @pytest.fixture
-def services(compose: Compose, tmp_path: Path, own_postgres: Callable[..., PostgreSQL]) -> Iterator[Services]:
-    found = Services(compose, tmp_path, own_postgres())
+def services(
+    compose: Compose, tmp_path: Path, own_postgres: Callable[..., PostgreSQL], environments: Environments
+) -> Iterator[Services]:
+    install = re.search(r"^RUN pip install --no-cache-dir '\.\[([a-z,]+)]'$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert install is not None
+    found = Services(compose, tmp_path, environments.python(install[1]).parent, own_postgres())
     yield found
     found.close()
 

@@ -19,8 +19,7 @@ from types import FrameType
 from typing import IO
 
 from celery_qbeat.demo import DATABASE, FOLDER_VARIABLE
-from celery_qbeat.settings import Settings
-from celery_qbeat.wiring import build_store
+from celery_qbeat.demo.progress import Progress
 
 INSERT = "INSERT OR IGNORE INTO qbeat_jobs (id, fn, schedule_kind, schedule, kwargs) VALUES (?, ?, ?, ?, ?)"
 
@@ -42,6 +41,10 @@ def rows(now: datetime) -> list[tuple[str, ...]]:
 
 def seed(folder: Path) -> None:
     """Make the tables and put the demo's rows in; rows that an earlier demo left stay as they were edited."""
+    # Here, since it takes some seconds when a new installation is imported for the first time.
+    from celery_qbeat.settings import Settings
+    from celery_qbeat.wiring import build_store
+
     store = build_store(Settings(database_url=f"sqlite:///{folder / DATABASE}"))
     store.open()
     store.close()
@@ -62,6 +65,7 @@ class Demo:
         self.folder = folder
         self._children: dict[str, subprocess.Popen[str]] = {}
         self._printing = threading.Lock()
+        self.progress = Progress(lambda text: self.say(f"  demo | {text}"))
 
     def say(self, text: str = "") -> None:
         with self._printing:
@@ -94,6 +98,8 @@ class Demo:
         for line in lines or ():
             if line.strip():
                 self.say(f"{name:>6} | {line.rstrip()}")
+            if name == "worker" and "ran: " in line:
+                self.progress.end()
 
     def wait(self, seconds: float | None) -> int:
         """Until the time is over or the beat ended by itself; the exit code."""
@@ -110,6 +116,7 @@ class Demo:
         return 0
 
     def stop(self) -> None:
+        self.progress.end()
         for child in self._children.values():
             if child.poll() is None:
                 child.terminate()
@@ -158,12 +165,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _in(folder: Path, seconds: float | None) -> int:
-    folder.mkdir(parents=True, exist_ok=True)
-    seed(folder)
     demo = Demo(folder)
     ending = "Ctrl-C ends it." if seconds is None else f"It ends by itself after {seconds:g} seconds, or with Ctrl-C."
-    demo.say(WELCOME.format(database=folder / DATABASE, ending=ending))
     try:
+        demo.progress.begin("loading Celery and making the tables")
+        folder.mkdir(parents=True, exist_ok=True)
+        seed(folder)
+        demo.say(WELCOME.format(database=folder / DATABASE, ending=ending))
+        demo.progress.begin("starting the worker and the beat; the first job runs when both are ready")
         demo.start()
         return demo.wait(seconds)
     except KeyboardInterrupt:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import celery
 import pytest
 from celery import Celery
 
@@ -125,6 +126,10 @@ class Stage:
     def heard(self, case: str) -> list[Verdict]:
         return [end.verdict for end in self.ends.get(self.runs[case], [])]
 
+    def skip_old_results(self) -> None:
+        if self.backend == "sqlite" and celery.VERSION[:2] < (5, 7):
+            pytest.skip("Celery before 5.7 stores pickles in SQL, which nobody here reads")
+
     def look_up(self, case: str) -> list[End]:
         return list(self.completions.look_up([Flight(self.runs[case], "job", 1, 2)]))
 
@@ -218,6 +223,7 @@ def test_the_death_of_a_pool_child_is_reported(stage: Stage) -> None:
 def test_a_result_that_cannot_be_stored_is_a_failure_in_the_end(stage: Stage) -> None:
     if not stage.backend:
         pytest.skip("without a backend nothing is stored")
+    stage.skip_old_results()
     stage.wait_ends("a result that cannot be stored")
     wait_for(lambda: stage.listen() or len(stage.heard("a result that cannot be stored")) == 2)
     assert stage.heard("a result that cannot be stored") == [Verdict.SUCCEEDED, Verdict.FAILED]
@@ -248,6 +254,7 @@ def test_a_result_backend_knows_more(stage: Stage, case: str, verdict: Verdict, 
     if stage.broker == "rabbitmq" and verdict is Verdict.EXPIRED:
         assert stage.look_up(case) == [], "RabbitMQ itself drops it: no worker ever sees it"
     elif stage.backend:
+        stage.skip_old_results()
         (end,) = stage.look_up(case)
         assert end.verdict is verdict
         assert end.detail.startswith(detail)
@@ -289,6 +296,7 @@ def test_a_worker_has_a_run_that_waits_for_its_retry(stage: Stage) -> None:
 def test_a_run_that_is_terminated_is_known_to_the_result_backend_alone(stage: Stage) -> None:
     if stage.pool != "prefork":
         pytest.skip("a thread cannot be terminated")
+    stage.skip_old_results()
     run = stage.send("terminated", "sleep", args="[61]")
     wait_for(lambda: [record for record in stage.project.records("sleep") if record["id"] == run])
     stage.app.control.revoke(run, terminate=True)

@@ -32,7 +32,8 @@ class Project:
     Its tasks (see `template/tasks.py`) are `proj.tasks.record`, `fail`, `sleep`, `retry`, `ignore`; each appends a line
     to a file, which `records` reads. ``settings`` are those of Celery, ``broker`` is a URL; for `filesystem://` the
     folders are filled in. ``tasks`` is source that goes to the end of `tasks.py`. With ``headers=True`` a record
-    also has the message's headers and delivery information.
+    also has the message's headers and delivery information. ``python`` runs its processes; one of another environment
+    finds the package there.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Project:
         *,
         tasks: str = "",
         headers: bool = False,
+        python: Path | None = None,
     ) -> None:
         self.folder = folder
         self.processes: list[Process] = []
@@ -52,6 +54,7 @@ class Project:
         if broker.startswith("filesystem://"):
             self._settings["broker_transport_options"] = self._message_folders()
         self._headers = headers
+        self._python = python
         self._write_package(tasks)
         self.configure(**(settings or {}))
 
@@ -170,13 +173,13 @@ class Project:
     # How.
 
     def _command(self, *args: str) -> list[str]:
-        return [sys.executable, "-m", "celery", "-A", "proj", *args]
+        return [str(self._python or sys.executable), "-m", "celery", "-A", "proj", *args]
 
     def _environ(self) -> dict[str, str]:
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("CELERY", "QBEAT_", "PYTEST"))
         }
-        path = os.pathsep.join([str(self.folder), str(_ROOT)])
+        path = os.pathsep.join([str(self.folder)] if self._python else [str(self.folder), str(_ROOT)])
         own = {
             "PYTHONPATH": path,
             "PYTHONUNBUFFERED": "1",

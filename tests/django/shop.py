@@ -28,22 +28,22 @@ FLAGS = (
 
 
 class Shop:
-    """`python examples/django/run.py` with a folder and a port of its own."""
+    """`python examples/django/run.py` with a folder and a port of its own; ``python``: of another environment."""
 
-    def __init__(self, folder: Path, broker: str) -> None:
+    def __init__(self, folder: Path, broker: str, python: Path | None = None) -> None:
         self.folder = folder
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         dropped = ("DJANGO", "CELERY", "QBEAT_", "PYTEST")
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(dropped)},
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": "" if python else str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "SHOP_FOLDER": str(folder / "data"),
             "SHOP_PORT": str(self.port),
             "SHOP_BROKER": broker,
         }
-        command = [sys.executable, str(ROOT / "examples" / "django" / "run.py")]
+        command = [str(python or sys.executable), str(ROOT / "examples" / "django" / "run.py")]
         self.process = Process("shop", command, folder, self.environment, folder / "shop.log")
 
     def wait_ready(self) -> None:

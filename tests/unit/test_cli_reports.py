@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from celery_qbeat.cli import COMMANDS, Chosen, main, qbeat
 from celery_qbeat.stores import tables
-from tests.unit.making_cli import DAY, HOUR, MINUTE, SECOND, Cli, make_app, migrated
+from tests.unit.making_cli import DAY, HOUR, MINUTE, SECOND, Cli, make_app, make_runner, migrated
 
 
 @pytest.fixture
@@ -316,7 +316,7 @@ def test_the_program_of_its_own_works_on_tables_alone(mixed: Cli) -> None:
     ],
 )
 def test_a_url_that_cannot_be_used_is_one_sentence_without_the_password(url: str) -> None:
-    result = CliRunner().invoke(main, ["--database-url", url, "migrate"])
+    result = make_runner().invoke(main, ["--database-url", url, "migrate"])
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: qbeat_database_url: ")
     assert result.stderr.count("\n") == 1
@@ -325,7 +325,7 @@ def test_a_url_that_cannot_be_used_is_one_sentence_without_the_password(url: str
 
 def test_a_server_that_is_away_is_one_sentence_without_the_password() -> None:
     for url in ("postgresql://me:secret@127.0.0.1:1/x", "mysql+pymysql://me:secret@127.0.0.1:1/x"):
-        result = CliRunner().invoke(main, ["--database-url", url, "list"])
+        result = make_runner().invoke(main, ["--database-url", url, "list"])
         assert result.exit_code == 1
         assert result.stderr.count("\n") == 1
         assert "127.0.0.1" in result.stderr
