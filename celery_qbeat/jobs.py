@@ -197,6 +197,11 @@ def _text(value: Any) -> Any:
     return value
 
 
+def _choice(value: Any) -> Any:
+    # Older pydantic finds no subclass of `str` among the choices.
+    return str(value) if isinstance(value, str) else value
+
+
 def _yes(value: Any) -> Any:
     if isinstance(value, int) and value in (0, 1):
         return bool(value)
@@ -225,10 +230,10 @@ class _Row(BaseModel):
     dates_skip: Text = ""
     start_us: Instant | None = None
     end_us: Instant | None = None
-    overlap: Literal["skip", "allow"] = "skip"
-    catch_up: Literal["once", "skip", "all"] = "once"
+    overlap: Annotated[Literal["skip", "allow"], BeforeValidator(_choice)] = "skip"
+    catch_up: Annotated[Literal["once", "skip", "all"], BeforeValidator(_choice)] = "once"
     grace_seconds: Annotated[Whole, Field(ge=0, le=10**10)] | None = None
-    on_doubt: Literal["drop", "resend"] = "drop"
+    on_doubt: Annotated[Literal["drop", "resend"], BeforeValidator(_choice)] = "drop"
     max_run_seconds: Annotated[Whole, Field(ge=1, le=10**10)] = 3600
     queue: Annotated[Text | None, BeforeValidator(_blank_is_none)] = None
     priority: Annotated[Whole, Field(ge=0, le=255)] | None = None
