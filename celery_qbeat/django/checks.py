@@ -10,7 +10,7 @@ from django.core import checks
 from django.db import connections, router
 from django.db.utils import ConnectionDoesNotExist
 
-from celery_qbeat.django.database import missing_triggers
+from celery_qbeat.django.database import missing_triggers, unsafe_functions
 from celery_qbeat.errors import SettingsError
 from celery_qbeat.settings import Settings
 
@@ -82,6 +82,11 @@ def _check_connection(alias: str, connection: Any) -> list[checks.CheckMessage]:
         text = f"{name}: edits will not be noticed: triggers are missing or disabled: {', '.join(sorted(missing))}."
         # No error: it would keep `migrate` from doing what the hint says.
         found.append(checks.Warning(text, hint="Run `manage.py migrate`: it makes them anew.", id="qbeat.W005"))
+    unsafe = unsafe_functions(connection)
+    if unsafe:
+        text = f"{name}: other roles could misuse the trigger functions {', '.join(sorted(unsafe))}."
+        hint = "Run `manage.py migrate` as the owner of the tables: it makes them anew."
+        found.append(checks.Warning(text, hint=hint, id="qbeat.W006"))
     if connection.vendor == "sqlite":
         found.extend(_check_sqlite(name, connection))
     elif connection.vendor == "mysql":

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import uuid
+from contextlib import nullcontext
 from typing import Any
 
 from django.apps import apps as registry
 from django.conf import settings
-from django.db import connections
+from django.db import connections, transaction
 from django.db.migrations.recorder import MigrationRecorder
 
 from celery_qbeat.errors import SchemaError
 from celery_qbeat.privileges import BUILTIN_PRUNE
-from celery_qbeat.stores import triggers
+from celery_qbeat.stores import postgresql_rights, triggers
 from celery_qbeat.stores.schema import SCHEMA_VERSION
 
 LABEL = "qbeat"
@@ -90,10 +91,10 @@ def _migrated(connection: Any) -> bool:
 
 
 def _complete(connection: Any) -> bool:
-    """Whether no trigger is missing and the view is there."""
-    return not missing_triggers(connection) and "qbeat_status" in connection.introspection.table_names(
-        include_views=True
-    )
+    """Whether no trigger is missing or unsafe and the view is there."""
+    if missing_triggers(connection) or unsafe_functions(connection):
+        return False
+    return "qbeat_status" in connection.introspection.table_names(include_views=True)
 
 
 def missing_triggers(connection: Any) -> set[str]:
@@ -102,6 +103,15 @@ def missing_triggers(connection: Any) -> set[str]:
         cursor.execute(_TRIGGERS[dialect_of(connection)])
         found = {str(row[0]) for row in cursor.fetchall()}
     return _names(connection.vendor) - found
+
+
+def unsafe_functions(connection: Any) -> set[str]:
+    """The names of trigger functions that other roles could misuse, see `postgresql_rights`."""
+    if connection.vendor != "postgresql":
+        return set()
+    with connection.cursor() as cursor:
+        cursor.execute(postgresql_rights.UNSAFE)
+        return {str(row[0]) for row in cursor.fetchall()}
 
 
 def _names(dialect: str) -> set[str]:
@@ -118,7 +128,9 @@ def _schema(connection: Any) -> str:
 
 
 def _run(connection: Any, statements: list[str]) -> None:
-    with connection.cursor() as cursor:
+    # On PostgreSQL the statements belong into one transaction, and `after_migrate` is called outside of one.
+    whole = transaction.atomic(using=connection.alias) if connection.vendor == "postgresql" else nullcontext()
+    with whole, connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
 

@@ -26,8 +26,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from celery_qbeat.errors import QbeatError, SchemaError
-from celery_qbeat.stores import canary, tables
+from celery_qbeat.stores import canary, postgresql_rights, tables
 from celery_qbeat.stores.connection import Link
+
+log = logging.getLogger("celery_qbeat.store")
 
 SCHEMA_VERSION = 2
 MIGRATE = {"alembic": "celery -A proj qbeat migrate", "django": "manage.py migrate"}
@@ -43,7 +45,11 @@ class Identity:
 
 
 class _Undo(QbeatError):
-    """Carries the canary's answer out of a transaction that is rolled back."""
+    """Carries the canary's answer, and the rights, out of a transaction that is rolled back."""
+
+    def __init__(self, rights: postgresql_rights.Rights, answer: str) -> None:
+        super().__init__(answer)
+        self.rights, self.answer = rights, answer
 
 
 def migrate(link: Link) -> None:
@@ -80,9 +86,11 @@ def check(link: Link, *, trouble: str = "") -> Identity:
             f"run {_remedy(found)}"
         )
     _probe(link, found)
-    wrong = _sing(link)
-    if wrong:
+    rights, wrong = _sing(link)
+    if wrong := rights.trouble or wrong:
         raise SchemaError(f"{wrong}: run {_remedy(found)}, which makes them anew")
+    if rights.warning:
+        log.warning("%s", rights.warning)
     return found
 
 
@@ -142,11 +150,11 @@ def _look_at(connection: sa.Connection, tables_: Sequence[sa.Table]) -> None:
     connection.execute(sa.select(*counts)).close()
 
 
-def _sing(link: Link) -> str:
+def _sing(link: Link) -> tuple[postgresql_rights.Rights, str]:
     def song(connection: sa.Connection) -> NoReturn:
-        raise _Undo(canary.sing(connection) or " ")
+        raise _Undo(postgresql_rights.inspect(connection), canary.sing(connection))
 
     try:
         link.write(song)
-    except _Undo as answer:
-        return str(answer).strip()
+    except _Undo as undo:
+        return undo.rights, undo.answer

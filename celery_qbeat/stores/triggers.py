@@ -33,8 +33,8 @@ FROM {jobs} j LEFT JOIN {state} s ON s.job_id = j.id
 def create(dialect: str, schema: str = "public") -> list[str]:
     """Statements that make triggers and view anew.
 
-    `dialect` as SQLAlchemy names it; `schema` is that of the tables (PostgreSQL only). The view is replaced, not
-    dropped, where that keeps the rights granted on it.
+    `dialect` as SQLAlchemy names it; `schema` is that of the tables (PostgreSQL only, where the statements belong into
+    one transaction). The view is replaced, not dropped, where that keeps the rights granted on it.
     """
     if dialect == "postgresql":
         return _PostgreSQL(_quoted(schema)).all()
@@ -142,7 +142,24 @@ def _mysql() -> list[str]:
 # ---------------------------------------------------------------- PostgreSQL
 
 _PG_NOW = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
-_PG_FUNCTIONS = ("qbeat_jobs_rev", "qbeat_jobs_log", "qbeat_jobs_ren", "qbeat_workers_log", "qbeat_requests_log")
+POSTGRESQL_FUNCTIONS = (
+    "qbeat_jobs_rev",
+    "qbeat_jobs_log",
+    "qbeat_jobs_ren",
+    "qbeat_workers_log",
+    "qbeat_workers_ren",
+    "qbeat_requests_log",
+)
+
+POSTGRESQL_PATH = "pg_catalog, pg_temp"
+"""The search path of our trigger functions: no function or operator that another role made is found on it."""
+
+_ENTER_PATH = (
+    # Only for this transaction. A view keeps the functions and operators that it finds when it is made.
+    "SELECT pg_catalog.set_config('qbeat.search_path', pg_catalog.current_setting('search_path'), true)",
+    f"SELECT pg_catalog.set_config('search_path', '{POSTGRESQL_PATH}', true)",
+)
+_LEAVE_PATH = "SELECT pg_catalog.set_config('search_path', pg_catalog.current_setting('qbeat.search_path'), true)"
 
 
 _NEW = "REFERENCING NEW TABLE AS qbeat_new"
@@ -150,7 +167,7 @@ _NEW = "REFERENCING NEW TABLE AS qbeat_new"
 
 def _postgresql_drop(schema: str) -> list[str]:
     # CASCADE takes the triggers along.
-    functions = [f"DROP FUNCTION IF EXISTS {schema}.{name}() CASCADE" for name in _PG_FUNCTIONS]
+    functions = [f"DROP FUNCTION IF EXISTS {schema}.{name}() CASCADE" for name in POSTGRESQL_FUNCTIONS]
     return [
         f"DROP VIEW IF EXISTS {schema}.qbeat_status",
         *functions,
@@ -165,25 +182,32 @@ class _PostgreSQL:
     schema: str
 
     def all(self) -> list[str]:
-        schema, literal = self.schema, self.schema.replace("'", "''")
+        schema, sequence = self.schema, self.regclass("qbeat_rev_seq")
         names = {"jobs": f"{schema}.qbeat_jobs", "state": f"{schema}.qbeat_state", "now": _PG_NOW, "no": "false"}
-        old_id = self.note("VALUES (to_jsonb(OLD) ->> TG_ARGV[0], TG_ARGV[1], {tail})")
         return [
+            *_ENTER_PATH,
             f"CREATE SEQUENCE IF NOT EXISTS {schema}.qbeat_rev_seq",
-            self.function("qbeat_jobs_rev", f"NEW.rev := nextval('{literal}.qbeat_rev_seq'); RETURN NEW;"),
-            self.function("qbeat_jobs_log", self.log("left(TG_OP, 1)", "id")),
-            self.function("qbeat_workers_log", self.log("'W'", "name")),
-            self.function("qbeat_requests_log", self.log("'R'", "job_id")),
-            self.function("qbeat_jobs_ren", f"{old_id}; RETURN NULL;"),
+            *self.function("qbeat_jobs", "rev", f"NEW.rev := pg_catalog.nextval({sequence}); RETURN NEW;"),
+            *self.function("qbeat_jobs", "log", self.log("left(TG_OP, 1)", "id")),
+            *self.function("qbeat_workers", "log", self.log("'W'", "name")),
+            *self.function("qbeat_requests", "log", self.log("'R'", "job_id")),
+            *self.function("qbeat_jobs", "ren", self.rename("id", "D")),
+            *self.function("qbeat_workers", "ren", self.rename("name", "W")),
             *self.trigger("qbeat_jobs", "rev", "BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW", "qbeat_jobs_rev()"),
             *self.logged("qbeat_jobs"),
-            *self.renamed("qbeat_jobs", "id", "D"),
+            *self.renamed("qbeat_jobs", "id"),
             *self.logged("qbeat_workers"),
-            *self.renamed("qbeat_workers", "name", "W"),
+            *self.renamed("qbeat_workers", "name"),
             *self.statement("qbeat_requests", "ins", "INSERT", _NEW),
             f"CREATE OR REPLACE VIEW {schema}.qbeat_status AS" + _STATUS.format(**names),
             self.note("VALUES (NULL, 'T', {tail})"),
+            _LEAVE_PATH,
         ]
+
+    def regclass(self, name: str) -> str:
+        """The object `name` of the schema as a constant."""
+        literal = f"{self.schema}.{name}".replace("'", "''")
+        return f"'{literal}'::pg_catalog.regclass"
 
     def note(self, lines: str) -> str:
         tail = f"{_PG_NOW}, pg_current_xact_id()::text::bigint"
@@ -196,12 +220,27 @@ class _PostgreSQL:
         new = self.note(f"SELECT n.{column}, {op}, {{tail}} FROM qbeat_new n")
         return f"IF TG_OP = 'TRUNCATE' THEN {none}; ELSIF TG_OP = 'DELETE' THEN {old}; ELSE {new}; END IF; RETURN NULL;"
 
-    def function(self, name: str, body: str) -> str:
-        # SECURITY DEFINER: who edits jobs needs no right on the log. The path is fixed, so nobody can slip in a table.
-        return (
-            f"CREATE OR REPLACE FUNCTION {self.schema}.{name}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER "
-            f"SET search_path = {self.schema}, pg_temp AS $qbeat$ BEGIN {body} END $qbeat$"
+    def rename(self, column: str, op: str) -> str:
+        return self.note(f"VALUES (OLD.{column}, '{op}', {{tail}})") + "; RETURN NULL;"
+
+    def function(self, table: str, name: str, body: str) -> list[str]:
+        """The function `{table}_{name}` for triggers of `table`.
+
+        SECURITY DEFINER: a role that edits rows needs no right on the log. Every role may read the function's text and
+        choose the table, the types and the objects around a call, so the function has a fixed search path, nobody may
+        set it on a table of his own, and on such a table, where it was set before, it fails before it reads a value.
+        """
+        called = f"{self.schema}.{table}_{name}()"
+        message = f"{table}_{name} is only for table {self.schema}.{table}".replace("'", "''")
+        foreign = (
+            f"IF TG_RELID <> {self.regclass(table)} "
+            f"THEN RAISE EXCEPTION USING MESSAGE = '{message}', ERRCODE = 'wrong_object_type'; END IF;"
         )
+        definition = (
+            f"CREATE OR REPLACE FUNCTION {called} RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER "
+            f"SET search_path = {POSTGRESQL_PATH} AS $qbeat$ BEGIN {foreign} {body} END $qbeat$"
+        )
+        return [definition, f"REVOKE EXECUTE ON FUNCTION {called} FROM PUBLIC"]
 
     def trigger(self, table: str, name: str, timing: str, call: str) -> list[str]:
         when = timing.format(table=f"{self.schema}.{table}")
@@ -221,6 +260,6 @@ class _PostgreSQL:
             *self.statement(table, "trn", "TRUNCATE"),
         ]
 
-    def renamed(self, table: str, column: str, op: str) -> list[str]:
+    def renamed(self, table: str, column: str) -> list[str]:
         timing = f"AFTER UPDATE OF {column} ON {{table}} FOR EACH ROW WHEN (OLD.{column} IS DISTINCT FROM NEW.{column})"
-        return self.trigger(table, "ren", timing, f"qbeat_jobs_ren('{column}', '{op}')")
+        return self.trigger(table, "ren", timing, f"{table}_ren()")

@@ -69,7 +69,7 @@ def test_round_trips_to_postgresql_are_few(counted: Counted) -> None:
     assert within(
         spent(counted),
         {
-            "start": 16,
+            "start": 17,
             "take_epoch": 5,
             "idle tick": 2,
             "claim": 1,

@@ -80,7 +80,8 @@ def _postgresql(connection: sa.Connection) -> dict[str, set[Any]]:
         "triggers": """
             SELECT pg_get_triggerdef(oid), tgenabled FROM pg_trigger
             WHERE NOT tgisinternal AND tgrelid::regclass::text LIKE 'qbeat%'""",
-        "functions": "SELECT proname, prosrc, prosecdef, proconfig::text FROM pg_proc WHERE proname LIKE 'qbeat%'",
+        "functions": "SELECT proname, prosrc, prosecdef, proconfig::text, proacl::text "
+        "FROM pg_proc WHERE proname LIKE 'qbeat%'",
         "view": "SELECT pg_get_viewdef('qbeat_status'::regclass)",
         "sequences": "SELECT sequencename FROM pg_sequences WHERE sequencename LIKE 'qbeat%'",
     }

@@ -104,6 +104,19 @@ def test_disabled_triggers_are_pointed_out_and_made_anew(
     assert found(databases=[alias]) == []
 
 
+def test_unsafe_trigger_functions_are_pointed_out_and_made_anew(
+    postgres_url: str, django_database: Callable[[str], str], celery_app: Celery, db: None
+) -> None:
+    alias = django_database(postgres_url)
+    by_django(alias)
+    with connections[alias].cursor() as cursor:
+        cursor.execute("ALTER FUNCTION qbeat_jobs_ren() SET search_path = public, pg_temp")
+        cursor.execute("GRANT EXECUTE ON FUNCTION qbeat_jobs_rev() TO PUBLIC")
+    assert found(databases=[alias]) == ["qbeat.W006"]
+    by_django(alias)
+    assert found(databases=[alias]) == []
+
+
 def test_the_database_in_memory_of_a_test_run_is_none_of_our_business(db: None, celery_app: Celery) -> None:
     alias = add({"ENGINE": "django.db.backends.sqlite3", "NAME": "file:memorydb_x?mode=memory&cache=shared"})
     by_django(alias)
