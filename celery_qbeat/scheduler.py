@@ -15,7 +15,7 @@ from celery_qbeat.engine import Engine, report
 from celery_qbeat.errors import QbeatError, Unavailable
 from celery_qbeat.settings import Settings, read_settings
 from celery_qbeat.shutdown_signals import ShutdownSignals
-from celery_qbeat.wiring import build, engine_database
+from celery_qbeat.wiring import build, check_broker_urls, engine_database
 
 log = logging.getLogger("celery_qbeat")
 
@@ -38,6 +38,7 @@ class Scheduler(beat.Scheduler):
         self, app: Any, *args: Any, max_interval: float | None = None, lazy: bool = False, **kwargs: Any
     ) -> None:
         self.settings: Settings = _or_exit(lambda: read_settings(app.conf))
+        _or_exit(lambda: check_broker_urls(app))
         self._engine: Engine | None = None
         self._in_tick = self._closing = self._closed = False
         self._signals = ShutdownSignals(self._limit_waits)

@@ -17,7 +17,7 @@ URLS = sorted(f"qbeat_{name}" for name in Settings.model_fields if "url" in name
 
 
 def urls_with(password: str) -> dict[str, str]:
-    return {name: f"redis://user:{password}@host:1/0" for name in URLS}
+    return dict.fromkeys(URLS, f"redis://user:{password}@host:1/0")
 
 
 def without_secrets(text: str, names: list[str]) -> None:
@@ -56,3 +56,16 @@ def test_celery_inspect_conf_hides_our_urls(make_project: Callable[..., Project]
     answer = project.cli("inspect", "conf", "--timeout=20")
     assert answer.returncode == 0, answer.stderr
     without_secrets(answer.stdout, URLS)
+
+
+@pytest.mark.parametrize("setting", ["qbeat_redis_url", "broker_url"])
+def test_a_start_error_has_no_part_of_a_password(make_project: Callable[..., Project], setting: str) -> None:
+    project = make_project("memory://")
+    project.configure(**{setting: "redis://:s3cr3t/pa?ss#w0rd@127.0.0.1:1/0"})
+    beat = project.beat()
+    assert beat.wait_exit() == 1
+    said = beat.output()
+    assert f"celery_qbeat: {setting}: " in said
+    assert "%2F for /" in said
+    assert "Traceback" not in said
+    assert not [part for part in ("s3cr3t", "pa?", "ss#", "w0rd") if part in said]
