@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,11 +12,13 @@ from celery import beat
 
 from celery_qbeat.engine import Engine, report
 from celery_qbeat.errors import QbeatError, Unavailable
+from celery_qbeat.safe_logging import get_logger
+from celery_qbeat.safe_text import hide_secrets_in_text, one_line
 from celery_qbeat.settings import Settings, read_settings
 from celery_qbeat.shutdown_signals import ShutdownSignals
 from celery_qbeat.wiring import build, check_broker_urls, engine_database
 
-log = logging.getLogger("celery_qbeat")
+log = get_logger()
 
 Made = TypeVar("Made")
 
@@ -61,7 +62,7 @@ class Scheduler(beat.Scheduler):
                 engine.open()
         except QbeatError as error:
             engine.close()
-            raise SystemExit(f"celery_qbeat: {error}") from None
+            raise _exit(error) from None
         finally:
             _starting.now = False
         # Celery's beat handles SIGTERM and SIGINT only. The others would end the process with the lock in its hand.
@@ -115,7 +116,7 @@ class Scheduler(beat.Scheduler):
     def info(self) -> str:
         gate = f"lock in Redis, namespace {self.settings.namespace!r}" if self.settings.redis_url else "standalone"
         database: str = _or_exit(lambda: engine_database(self.settings))
-        return f"    . db -> {database}\n    . gate -> {gate}"
+        return f"    . db -> {one_line(database)}\n    . gate -> {gate}"
 
     def _end(self, _number: int, _frame: FrameType | None) -> None:
         """End as Celery's beat does on SIGTERM."""
@@ -127,8 +128,12 @@ class Scheduler(beat.Scheduler):
             self._engine.limit_waits(seconds)
 
 
+def _exit(error: QbeatError) -> SystemExit:
+    return SystemExit(f"celery_qbeat: {one_line(hide_secrets_in_text(str(error)))}")
+
+
 def _or_exit(make: Callable[[], Made]) -> Made:
     try:
         return make()
     except QbeatError as error:
-        raise SystemExit(f"celery_qbeat: {error}") from None
+        raise _exit(error) from None

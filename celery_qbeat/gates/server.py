@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Sequence
 from typing import Any, cast
@@ -11,9 +10,10 @@ from redis import Redis
 from redis.exceptions import MovedError, RedisError, ResponseError
 
 from celery_qbeat.gates.redis_url import connect, elsewhere
+from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.safe_text import hide_secrets
 
-log = logging.getLogger("celery_qbeat")
+log = get_logger()
 
 Address = tuple[str, int]
 
