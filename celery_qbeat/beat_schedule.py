@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Iterable, Mapping
 from copy import copy
@@ -18,9 +17,10 @@ from celery.schedules import schedule as celery_interval
 from celery_qbeat import schedules
 from celery_qbeat.errors import ScheduleError
 from celery_qbeat.jobs import CODE_PREFIX, Job, fingerprint
+from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.schedules import Cron, Daily, Days, Every, Interval
 
-log = logging.getLogger("celery_qbeat")
+log = get_logger()
 
 ARGS = "__args__"
 KWARGS = "__kwargs__"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,11 +14,13 @@ from celery_qbeat.clock import SystemClock
 from celery_qbeat.engine import Engine
 from celery_qbeat.engine.repeated_errors import RepeatedErrors
 from celery_qbeat.errors import QbeatError, Unavailable
+from celery_qbeat.safe_logging import get_logger
+from celery_qbeat.safe_text import hide_secrets_in_text, one_line
 from celery_qbeat.settings import Settings, read_settings
 from celery_qbeat.shutdown_signals import ShutdownSignals
-from celery_qbeat.wiring import build, engine_database
+from celery_qbeat.wiring import build, check_broker_urls, engine_database
 
-log = logging.getLogger("celery_qbeat")
+log = get_logger()
 
 Made = TypeVar("Made")
 
@@ -40,6 +41,7 @@ class Scheduler(beat.Scheduler):
         self, app: Any, *args: Any, max_interval: float | None = None, lazy: bool = False, **kwargs: Any
     ) -> None:
         self.settings: Settings = _or_exit(lambda: read_settings(app.conf))
+        _or_exit(lambda: check_broker_urls(app))
         self._engine: Engine | None = None
         self._in_tick = self._closing = self._closed = False
         self._errors = RepeatedErrors(SystemClock())
@@ -63,7 +65,7 @@ class Scheduler(beat.Scheduler):
                 engine.open()
         except QbeatError as error:
             engine.close()
-            raise SystemExit(f"celery_qbeat: {error}") from None
+            raise _exit(error) from None
         finally:
             _starting.now = False
         # Celery's beat handles SIGTERM and SIGINT only. The others would end the process with the lock in its hand.
@@ -117,7 +119,7 @@ class Scheduler(beat.Scheduler):
     def info(self) -> str:
         gate = f"lock in Redis, namespace {self.settings.namespace!r}" if self.settings.redis_url else "standalone"
         database: str = _or_exit(lambda: engine_database(self.settings))
-        return f"    . db -> {database}\n    . gate -> {gate}"
+        return f"    . db -> {one_line(database)}\n    . gate -> {gate}"
 
     def _end(self, _number: int, _frame: FrameType | None) -> None:
         """End as Celery's beat does on SIGTERM."""
@@ -129,8 +131,12 @@ class Scheduler(beat.Scheduler):
             self._engine.limit_waits(seconds)
 
 
+def _exit(error: QbeatError) -> SystemExit:
+    return SystemExit(f"celery_qbeat: {one_line(hide_secrets_in_text(str(error)))}")
+
+
 def _or_exit(make: Callable[[], Made]) -> Made:
     try:
         return make()
     except QbeatError as error:
-        raise SystemExit(f"celery_qbeat: {error}") from None
+        raise _exit(error) from None

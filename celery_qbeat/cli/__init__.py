@@ -1,6 +1,7 @@
 """The commands: `celery -A proj qbeat ...`, and the same as a program of their own, `qbeat -A proj ...`.
 
 Celery imports this module at every start, of workers too; so it imports the commands only when one is asked for.
+For the same reason it is the place where our settings are hidden from `celery report` and `celery inspect conf`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any
 
 import click
 from celery.bin.base import handle_preload_options
+
+from celery_qbeat import hidden_settings
 
 __all__ = ["Chosen", "main", "qbeat"]
 
@@ -39,6 +42,9 @@ Examples:
   celery -A proj qbeat list
   celery -A proj qbeat add shop.cleanup proj.tasks.cleanup --daily 02:00,14:00 --timezone Europe/Berlin
   celery -A proj qbeat preview shop.cleanup"""
+
+
+hidden_settings.install()
 
 
 class Group(click.Group):

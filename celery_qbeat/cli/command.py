@@ -11,6 +11,7 @@ from celery.bin.base import CeleryCommand
 
 from celery_qbeat.cli.project import Project
 from celery_qbeat.errors import QbeatError
+from celery_qbeat.safe_text import hide_secrets_in_text, one_line
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,7 +26,7 @@ class QbeatCommand(CeleryCommand):
         try:
             return super().invoke(ctx)
         except QbeatError as error:
-            raise click.ClickException(str(error)) from None
+            raise click.ClickException(one_line(hide_secrets_in_text(str(error)))) from None
 
 
 def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:

@@ -19,6 +19,7 @@ from celery_qbeat.cli.status import alive, beat_sentence
 from celery_qbeat.engine import Engine
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.jobs import Verdict
+from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.shutdown_signals import ShutdownSignals
 from celery_qbeat.stores import reports, rows, tables
 from celery_qbeat.stores.reports import Ran
@@ -110,7 +111,7 @@ def tick_command(project: Project, as_json: bool) -> None:
     if project.app is None:
         raise click.UsageError("tick sends tasks: name the Celery app with -A proj")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("celery_qbeat").setLevel(logging.INFO)
+    get_logger().setLevel(logging.INFO)
     other = "" if project.settings.redis_url else _standalone_beat(project)
     before = 0 if other else _last_line(project)
     if not other:

@@ -12,6 +12,7 @@ from celery_qbeat.cli.command import command
 from celery_qbeat.cli.project import Project
 from celery_qbeat.conditions import Condition, Standing
 from celery_qbeat.jobs import CODE_PREFIX
+from celery_qbeat.safe_text import one_line
 from celery_qbeat.stores import rows
 from celery_qbeat.stores.rows import Found
 
@@ -84,7 +85,7 @@ def _line(found: Found, standing: Standing, project: Project, now: int) -> list[
         last = f"{state['last_verdict']} {last}" if state.get("last_run_us") else str(state["last_verdict"])
     status = output.named(standing.condition)
     if standing.condition in PROBLEMS:
-        status.append(f": {output.plain(standing.reason)}", style="not bold")
+        status.append(f": {one_line(standing.reason)}", style="not bold")
     following = "-"
     if standing.condition in (Condition.READY, Condition.LATE):
         following = "unseen" if found.state is None else times.relative(state["next_run_us"], now)

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from celery_qbeat.conditions import AILING, Condition
+from celery_qbeat.safe_text import one_line
 
 Cell = str | Text
 _STYLES = {
@@ -22,11 +23,6 @@ _STYLES = {
 }
 
 
-def plain(text: object) -> str:
-    """A text on one line, with what cannot be printed shown as an escape: rows are not trusted with a terminal."""
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in str(text))
-
-
 def named(condition: Condition) -> Text:
     """A condition in its colour."""
     return Text(condition.value, style=_STYLES.get(condition, "dim"))
@@ -35,7 +31,7 @@ def named(condition: Condition) -> Text:
 def verdict(text: str) -> Text:
     """A verdict in its colour."""
     styles = {"succeeded": "green", "sent": "cyan", "claimed": "cyan", "failed": "bold red", "lost": "bold red"}
-    return Text(plain(text), style=styles.get(text, "yellow"))
+    return Text(one_line(text), style=styles.get(text, "yellow"))
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[Cell]]) -> None:
@@ -44,7 +40,7 @@ def table(columns: Sequence[str], lines: Iterable[Sequence[Cell]]) -> None:
     for title in columns:
         made.add_column(title.removesuffix(">"), justify="right" if title.endswith(">") else "left", overflow="fold")
     for line in lines:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(plain(cell)) for cell in line))
+        made.add_row(*(cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in line))
     _print(made)
 
 
@@ -54,13 +50,13 @@ def facts(pairs: Iterable[tuple[str, Cell]]) -> None:
     made.add_column(style="bold", no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in pairs:
-        made.add_row(name, value if isinstance(value, Text) else Text(plain(value)))
+        made.add_row(name, value if isinstance(value, Text) else Text(one_line(value)))
     _print(made)
 
 
 def say(text: str) -> None:
     """One line."""
-    click.echo(plain(text))
+    click.echo(one_line(text))
 
 
 def title(text: str) -> None:
@@ -79,7 +75,7 @@ def dump(value: Any) -> None:
 
 def warn(text: str) -> None:
     """One line on standard error."""
-    click.echo(f"Warning: {plain(text)}", err=True)
+    click.echo(f"Warning: {one_line(text)}", err=True)
 
 
 def counts(conditions: dict[Condition, int]) -> str:

@@ -13,6 +13,7 @@ from celery_qbeat.cli.command import command
 from celery_qbeat.cli.project import Project
 from celery_qbeat.errors import QbeatError
 from celery_qbeat.jobs import CODE_PREFIX
+from celery_qbeat.safe_text import one_line
 from celery_qbeat.stores import rows
 
 SHOWN = 10
@@ -107,7 +108,7 @@ def _matching(connection: sa.Connection, pattern: str) -> list[str]:
 
 def _confirm(ids: list[str], word: str) -> None:
     for job_id in ids[:SHOWN]:
-        click.echo(f"  {output.plain(job_id)}", err=True)
+        click.echo(f"  {one_line(job_id)}", err=True)
     if len(ids) > SHOWN:
         click.echo(f"  and {len(ids) - SHOWN} more", err=True)
     if not sys.stdin.isatty():

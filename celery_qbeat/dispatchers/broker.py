@@ -16,7 +16,9 @@ from kombu.transport import virtual
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from celery_qbeat.errors import SettingsError
 from celery_qbeat.jobs import database_id
+from celery_qbeat.safe_text import HIDDEN, WRITE_IT_ENCODED, hide_secrets
 
 TIMEOUT_S = 2.0
 
@@ -36,9 +38,10 @@ LOCAL = frozenset({"filesystem", "memory"})
 def connect(make: Callable[..., Any]) -> Any:
     """A kombu connection made by `app.connection_for_write` or `app.connection_for_read`, with bounded waiting.
 
-    Nothing is connected yet. What the app's transport options say about time limits holds when it is shorter.
+    Nothing is connected yet. What the app's transport options say about time limits holds when it is shorter. Raises
+    SettingsError for a URL that cannot be read.
     """
-    plain = make()
+    plain = checked(make)
     options = plain.transport_options or {}
     return make(
         connect_timeout=min(plain.connect_timeout or TIMEOUT_S, TIMEOUT_S),
@@ -64,11 +67,29 @@ def lost(connection: Any) -> tuple[type[BaseException], ...]:
     return (*(error for error in errors if not issubclass(error, LookupError)), OperationalError, OSError)
 
 
+def checked(make: Callable[[], Any]) -> Any:
+    """The connection, its URL read. Raises SettingsError without any part of a URL: it may be one of the password."""
+    try:
+        connection = make()
+        scheme = connection.as_uri().partition("://")[0]
+    except (ValueError, TypeError):
+        pass
+    else:
+        # A database of Redis is a number; anything else was cut out of a password.
+        number = str(connection.virtual_host or "").strip("/") or "0"
+        if number.isdecimal() or scheme not in ("redis", "rediss", "sentinel"):
+            return connection
+    raise SettingsError(f"broker_url: this is no URL that can be read; {WRITE_IT_ENCODED}")
+
+
 def describe(connection: Any) -> str:
     """The broker's URL, its password hidden."""
     url: str = connection.as_uri()
-    local = connection.transport.driver_type in LOCAL
-    return url.partition("://")[0] + "://" if local else url
+    scheme = url.partition("://")[0] + "://"
+    if "@" in str(connection.virtual_host or ""):
+        # A virtual host with an @ in its name, or a part of a password with a / in it.
+        return scheme + HIDDEN
+    return scheme if connection.transport.driver_type in LOCAL else hide_secrets(url)
 
 
 def declare_again(queue: Any) -> None:

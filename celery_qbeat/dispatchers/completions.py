@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,8 +18,9 @@ from celery_qbeat.dispatchers.results import Results
 from celery_qbeat.dispatchers.wires import text
 from celery_qbeat.jobs import Job, Verdict
 from celery_qbeat.ports import End, Flight
+from celery_qbeat.safe_logging import get_logger
 
-log = logging.getLogger("celery_qbeat")
+log = get_logger()
 
 PAUSE_S = 2.0
 PAUSES_PER_WAIT = 4

@@ -6,7 +6,6 @@ answer at all, so each round also counts who could have answered: see `Answers.s
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping
@@ -24,8 +23,9 @@ from celery_qbeat.answers import Answers, Holder, WorkerSeen
 from celery_qbeat.dispatchers import broker
 from celery_qbeat.dispatchers.queue_search import look_into
 from celery_qbeat.dispatchers.wires import text
+from celery_qbeat.safe_logging import get_logger
 
-log = logging.getLogger("celery_qbeat")
+log = get_logger()
 
 ANSWER_S = 1.8
 """How long after a question answers to it are waited for, in seconds."""

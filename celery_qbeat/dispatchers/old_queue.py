@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +10,9 @@ from celery_qbeat.dispatchers import broker
 from celery_qbeat.dispatchers.done import NotOurs, read_done
 from celery_qbeat.dispatchers.inbox import Inbox, RedisInbox, Taken
 from celery_qbeat.ports import End
+from celery_qbeat.safe_logging import get_logger
 
-log = logging.getLogger("celery_qbeat")
+log = get_logger()
 
 LOOK_S = 5.0
 """Seconds between two looks."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,8 +13,9 @@ from celery_qbeat.dispatchers.broker import DONE_TASK, TIMEOUT_S
 from celery_qbeat.dispatchers.wires import text
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import End
+from celery_qbeat.safe_logging import get_logger
 
-log = logging.getLogger("celery_qbeat")
+log = get_logger()
 
 PAUSE_S = 30.0
 BATCH = 500

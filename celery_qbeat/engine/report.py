@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from celery_qbeat.jobs import Job, Run, Verdict
 from celery_qbeat.planning import Claim
 from celery_qbeat.ports import Request
+from celery_qbeat.safe_logging import get_logger
 
-log = logging.getLogger("celery_qbeat")
+log = get_logger()
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOUD = {

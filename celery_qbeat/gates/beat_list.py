@@ -6,7 +6,6 @@ Nothing of this decides who dispatches, so each call is a best effort.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,10 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from celery_qbeat.gates.server import RedisServer
+from celery_qbeat.safe_logging import get_logger
+from celery_qbeat.safe_text import one_line
 
-log = logging.getLogger("celery_qbeat")
+log = get_logger()
 
 ANNOUNCE_S = 5.0
 """Seconds between two announcements of a beat."""
@@ -177,5 +178,5 @@ def _listed(member: bytes) -> Sequence[Any]:
 
 
 def _printable(text: str) -> str:
-    """Anybody who can write to this Redis can write to the list, and logs and terminals obey control characters."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:MOST_LETTERS])
+    """Anybody who can write to this Redis can write to the list."""
+    return one_line(text[:MOST_LETTERS])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import uuid
 from collections.abc import Sequence
@@ -17,8 +16,9 @@ from celery_qbeat.gates.server import RedisServer
 from celery_qbeat.gates.trouble import explain
 from celery_qbeat.jobs import database_id
 from celery_qbeat.ports import Clock, Lease
+from celery_qbeat.safe_logging import get_logger
 
-log = logging.getLogger("celery_qbeat")
+log = get_logger()
 
 SHORTEST_TTL_S = 2.0
 """Asking the workers whether they still have a run takes a second, and the lock is not renewed meanwhile."""

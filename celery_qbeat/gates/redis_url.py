@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -13,6 +12,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from celery_qbeat.errors import SettingsError
+from celery_qbeat.safe_text import WRITE_IT_ENCODED, has_misplaced_at, hide_secrets
 
 EXAMPLES = (
     "redis://:password@host:6379/0, rediss://host:6379/0?ssl_ca_certs=/etc/ca.pem, unix:///run/redis.sock?db=0 "
@@ -31,13 +31,14 @@ def connect(url: str, timeout_s: float) -> Redis:
     Nothing is connected yet. Raises SettingsError.
     """
     try:
-        if url.startswith("sentinel://"):
-            return _sentinel(url, timeout_s)
-        return _single(url, timeout_s)
-    except SettingsError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise SettingsError(f"qbeat_redis_url: {hide_password(url)!r}: {error}; write it like {EXAMPLES}") from None
+        if any(map(has_misplaced_at, url.split(";"))):
+            reason = f"an @ follows the host: {WRITE_IT_ENCODED}"
+        else:
+            return _client(url, timeout_s)
+    except (ValueError, TypeError):
+        # Not the library's words, which may quote a part of the password.
+        reason = _reason(url, timeout_s)
+    raise SettingsError(f"qbeat_redis_url: {hide_secrets(url)!r}: {reason}; write it like {EXAMPLES}")
 
 
 def elsewhere(client: Redis, host: str, port: int) -> Redis:
@@ -49,10 +50,17 @@ def elsewhere(client: Redis, host: str, port: int) -> Redis:
     return Redis(connection_pool=ConnectionPool(connection_class=kind, **options))
 
 
-def hide_password(url: str) -> str:
-    """The URL (or list of URLs) with every password replaced, those in the query too."""
-    url = re.sub(r"(?<=://)([^/@;]*?):([^/;]*)@", r"\1:***@", url)
-    return re.sub(r"(password=)[^&;]*", r"\1***", url)
+def _client(url: str, timeout_s: float) -> Redis:
+    return _sentinel(url, timeout_s) if url.startswith("sentinel://") else _single(url, timeout_s)
+
+
+def _reason(url: str, timeout_s: float) -> str:
+    """What is wrong with a URL, in words about the same URL without its secrets."""
+    try:
+        _client(hide_secrets(url), timeout_s)
+    except (ValueError, TypeError) as error:
+        return str(error)
+    return WRITE_IT_ENCODED
 
 
 def _bounds(timeout_s: float) -> dict[str, Any]:
@@ -70,6 +78,8 @@ def _single(url: str, timeout_s: float) -> Redis:
     if "path" not in options and url.startswith(("unix:", "redis+socket:")):
         raise ValueError("has no path")
     pool = ConnectionPool(connection_class=kind, **{**_own_spelling(options), **_bounds(timeout_s)})
+    # Connects to nothing, and raises TypeError for an option that no connection has.
+    kind(**pool.connection_kwargs)
     return Redis(connection_pool=pool)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Sequence
 from typing import Any, cast
@@ -10,9 +9,11 @@ from typing import Any, cast
 from redis import Redis
 from redis.exceptions import MovedError, RedisError, ResponseError
 
-from celery_qbeat.gates.redis_url import connect, elsewhere, hide_password
+from celery_qbeat.gates.redis_url import connect, elsewhere
+from celery_qbeat.safe_logging import get_logger
+from celery_qbeat.safe_text import hide_secrets
 
-log = logging.getLogger("celery_qbeat")
+log = get_logger()
 
 Address = tuple[str, int]
 
@@ -30,7 +31,7 @@ class RedisServer:
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        self.where = hide_password(url)
+        self.where = hide_secrets(url)
         self._first = connect(url, timeout_s)
         self._nodes: dict[Address, Redis] = {}
         self._owners: dict[str, Redis] = {}

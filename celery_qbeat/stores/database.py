@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote_plus
 
 import sqlalchemy as sa
 
 from celery_qbeat.errors import Unavailable
+from celery_qbeat.safe_text import HIDDEN, is_secret
 from celery_qbeat.stores import claiming, leader, ledger, tables
 from celery_qbeat.stores.claiming import Batch
 from celery_qbeat.stores.connection import Link
@@ -164,9 +166,14 @@ class Database(ABC):
 
 
 def shown(url: sa.URL) -> str:
-    """A URL for people: without its password, wherever that stands."""
-    secret = {name: "***" for name in url.query if "pass" in name.lower()}
-    return url.update_query_dict(secret).render_as_string(hide_password=True)
+    """A URL for people: without its password, and without what follows a secret option, which may be a part of it."""
+    query: dict[str, Any] = {}
+    for name, value in url.query.items():
+        query[name] = HIDDEN if is_secret(name) else value
+        if is_secret(name):
+            break
+    hidden = url.set(query=query).render_as_string(hide_password=True)
+    return hidden.replace(quote_plus(HIDDEN), HIDDEN)
 
 
 def raise_floor(connection: sa.Connection, floor: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -13,6 +12,7 @@ import sqlalchemy as sa
 from celery_qbeat.errors import SchemaError, Unavailable
 from celery_qbeat.jobs import State, Verdict, Worker
 from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row, Steps
+from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.stores import leader, ledger, pruning, reading, schema, tables
 from celery_qbeat.stores.claiming import Batch, among, chunks, clean
 from celery_qbeat.stores.connection import Link
@@ -22,7 +22,7 @@ from celery_qbeat.stores.leader import fence
 from celery_qbeat.stores.reading import key
 from celery_qbeat.stores.watchdog import PRUNE_S
 
-log = logging.getLogger("celery_qbeat.store")
+log = get_logger("celery_qbeat.store")
 
 T = TypeVar("T")
 

@@ -152,7 +152,7 @@ def test_the_description_has_no_password(tmp_path: Path) -> None:
     def describe(url: str) -> str:
         return CeleryDispatcher(make_app(url, tmp_path), namespace="test", instance=lambda: INSTANCE).describe()
 
-    assert describe("redis://:s3cret@host:1/2") == "redis://:**@host:1/2"
+    assert describe("redis://:s3cret@host:1/2") == "redis://***@host:1/2"
     assert describe("filesystem://") == "filesystem://"
     failover = describe("amqp://u:s3cret@host:1//;amqp://u:s3cret@other:1//")
     assert "s3cret" not in failover

@@ -115,8 +115,8 @@ def test_names_in_the_list_cannot_write_lines_into_the_log(
     gate = gate_at(redis_url, "alive")
     held(gate)
     (line,) = said(caplog)
-    assert "database x?y (beat host?[2J)" in line
-    assert {beat.holder for beat in gate.beats()} == {"alive", "a?b"}
+    assert r"database x\ny (beat host\x1b[2J)" in line
+    assert {beat.holder for beat in gate.beats()} == {"alive", r"a\nb"}
 
 
 def test_a_list_that_cannot_be_written_is_told_once_and_does_not_touch_the_lock(

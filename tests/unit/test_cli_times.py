@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_qbeat.cli import output, times
+from celery_qbeat.cli import times
 from celery_qbeat.errors import QbeatError
+from celery_qbeat.safe_text import one_line
 
 SECOND, HOUR, DAY = 1_000_000, 3_600_000_000, 86_400_000_000
 SECONDS = st.integers(30_000_000, 8_000_000_000)
@@ -102,9 +103,9 @@ def test_json_has_microseconds_and_iso_side_by_side() -> None:
 
 @given(st.text())
 def test_what_is_printed_of_a_row_is_one_line_without_control_characters(text: str) -> None:
-    assert output.plain(text).isprintable()
+    assert one_line(text).isprintable()
 
 
 def test_an_escape_sequence_in_a_row_does_not_reach_the_terminal() -> None:
-    assert output.plain("a\x1b[2Jb\nc") == "a\\x1b[2Jb\\nc"
-    assert output.plain("größe") == "größe"
+    assert one_line("a\x1b[2Jb\nc") == "a\\x1b[2Jb\\nc"
+    assert one_line("größe") == "größe"

@@ -1,0 +1,83 @@
+"""Text that is safe to log and to print: no password of a URL, no control characters of strangers. Pure."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote, urlsplit
+
+HIDDEN = "***"
+
+WRITE_IT_ENCODED = (
+    "in a user or password write %2F for /, %3F for ?, %23 for #, %40 for @, %3A for :, %25 for %, %26 for &"
+)
+
+_SECRET_NAME = re.compile("pass|pwd|secret|token|credential", re.IGNORECASE)
+_PARAMETER = re.compile(r"[?&]([^=&?]*)=")
+_NEXT_URL = re.compile(r";(?=[A-Za-z][A-Za-z0-9+.-]*://)")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:\d*)?|")
+_URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]*@[^\s'\"<>]*")
+_FILES = frozenset({"unix", "redis+socket", "sqlite", "filesystem"})
+
+
+def one_line(text: object) -> str:
+    """A text on one line: line breaks, terminal escapes, bidi controls and the like become visible escapes (`\\n`)."""
+    shown = str(text)
+    if shown.isprintable():
+        return shown
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in shown)
+
+
+def hide_secrets(url: str) -> str:
+    """A URL, or a list of URLs separated by `;`, without user, password and secret parameters.
+
+    In a URL that is written wrongly nobody knows where the password ends. So everything before the last `@` counts as
+    user and password, everything from the first secret parameter on as its value, and what has no readable host is
+    hidden as a whole.
+    """
+    return ";".join(_hide_in_one(piece) for piece in _NEXT_URL.split(url))
+
+
+def hide_secrets_in_text(text: str) -> str:
+    """A sentence in which each URL with an `@` is replaced by `hide_secrets` of it."""
+    return _URL_IN_TEXT.sub(lambda found: hide_secrets(found[0]), text) if "://" in text else text
+
+
+def has_misplaced_at(url: str) -> bool:
+    """Whether an `@` follows the host: then the user or password has a raw `/`, `?` or `#` in it, as a rule.
+
+    An `@` in the path of a file, or in the value of a parameter with a secret name, is in its place. Raises ValueError
+    for a text that is no URL.
+    """
+    parts = urlsplit(url)
+    path = "" if parts.scheme in _FILES and (not parts.netloc or "@" in parts.netloc) else parts.path
+    query, secret = _before_secrets(f"?{parts.query}")
+    return any("@" in part for part in (path, query, "" if secret else parts.fragment))
+
+
+def is_secret(name: str) -> bool:
+    """Whether a URL's parameter of this name holds a password."""
+    return _SECRET_NAME.search(unquote(name)) is not None
+
+
+def _hide_in_one(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    if not separator or not scheme.isascii() or not re.fullmatch(r"[\w+.-]*", scheme):
+        return HIDDEN
+    shown, secret = _before_secrets(rest)
+    is_file = scheme in _FILES and rest.startswith("/")
+    if "@" in secret:
+        # Perhaps the end of a user and password that have a raw ? in them.
+        return f"{scheme}://{HIDDEN}"
+    if "@" in shown and not is_file:
+        return f"{scheme}://{HIDDEN}@{shown.rpartition('@')[2]}{secret and HIDDEN}"
+    if not is_file and not _HOST.fullmatch(re.split(r"[/?#]", shown, maxsplit=1)[0]):
+        return f"{scheme}://{HIDDEN}"
+    return f"{scheme}://{shown}{secret and HIDDEN}"
+
+
+def _before_secrets(rest: str) -> tuple[str, str]:
+    """A URL up to the value of the first parameter that is secret, and what follows."""
+    for found in _PARAMETER.finditer(rest):
+        if is_secret(found[1]):
+            return rest[: found.end()], rest[found.end() :]
+    return rest, ""
