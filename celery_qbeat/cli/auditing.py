@@ -15,8 +15,8 @@ from click.core import ParameterSource
 from celery_qbeat.audit import FAULTS, SETTLING_US, Finding, Kind, Line, Subject, Window, audit, definitions
 from celery_qbeat.cli import output, times
 from celery_qbeat.cli.command import command, finish
+from celery_qbeat.cli.last_beat import read_last_beat
 from celery_qbeat.cli.project import Project
-from celery_qbeat.cli.status import alive, beat_sentence
 from celery_qbeat.cli.undecided import show_undecided
 from celery_qbeat.schedules import Schedule
 from celery_qbeat.settings import Retention
@@ -95,9 +95,9 @@ def audit_command(
         if from_us > asked_us:
             output.say(f"the ledger is kept for less long: audited from {times.utc(from_us)}")
         _show(outcome)
-        leader = project.read(reports.leader)
-        if outcome.counted[Kind.PENDING] and not alive(leader, now):
-            output.say(f"beat: {beat_sentence(leader, now)}")
+        last = read_last_beat(project)
+        if outcome.counted[Kind.PENDING] and not last.alive:
+            output.say(f"beat: {last.sentence}")
     finish(outcome.faultless)
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 from celery_qbeat.cli import output
 from celery_qbeat.cli.command import command, finish
+from celery_qbeat.cli.last_beat import read_last_beat
 from celery_qbeat.cli.listing import standings
 from celery_qbeat.cli.project import Project
-from celery_qbeat.cli.status import ask_broker, beat_data, beat_sentence, broker_data, broker_sentence
+from celery_qbeat.cli.status import ask_broker, broker_data, broker_sentence
 from celery_qbeat.conditions import AILING, Condition
 from celery_qbeat.errors import SchemaError
-from celery_qbeat.stores import reports, schema
+from celery_qbeat.stores import schema
 
 LISTED = frozenset({Condition.LATE, Condition.REFUSED, Condition.BAD, Condition.RESERVED, Condition.PAUSED})
 """Somebody switched the disabled ones off himself, and they are many; they are counted only."""
@@ -22,9 +23,8 @@ LISTED = frozenset({Condition.LATE, Condition.REFUSED, Condition.BAD, Condition.
 def check_command(project: Project, as_json: bool) -> None:
     """Check the tables, their triggers, and every row: which will not run, and why.
 
-    Ends with 1 when a job is late, refused or bad, when the broker takes no messages, or when the tables are wrong:
-    usable as a health check. It reads the rows itself, so it needs no running beat; it says when none has been seen for
-    a while.
+    Ends with 1 when a job is late, refused or bad, when no beat lives, when the broker takes no messages, or when the
+    tables are wrong: usable as a health check. It reads the rows itself, not what a beat says of them.
 
     \b
     Example:
@@ -44,15 +44,14 @@ def check_command(project: Project, as_json: bool) -> None:
         if standing.condition in LISTED:
             problems.append({"id": found.id, "condition": standing.condition, "reason": standing.reason})
     broker = ask_broker(project)
-    ok = output.ailing(counted) == 0 and (broker is None or not broker.trouble)
-    now = project.clock.now_us()
-    leader = project.read(reports.leader)
+    last = read_last_beat(project)
+    ok = output.ailing(counted) == 0 and last.alive and (broker is None or not broker.trouble)
     if as_json:
-        data = {"ok": ok, "database": project.store.describe(), "schema": "", "beat": beat_data(leader, now)}
+        data = {"ok": ok, "database": project.store.describe(), "schema": "", "beat": last.data}
         data["broker"] = broker_data(broker)
         output.dump({**data, "counts": {str(each): counted[each] for each in Condition}, "problems": problems})
     else:
-        facts = [f"beat: {beat_sentence(leader, now)}", f"broker: {broker_sentence(broker)}"]
+        facts = [f"beat: {last.sentence}", f"broker: {broker_sentence(broker)}"]
         _show(project, counted, problems, facts)
     finish(ok)
 

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 
 from celery_qbeat.cli import output
 from celery_qbeat.cli.command import command, finish
+from celery_qbeat.cli.last_beat import read_last_beat
 from celery_qbeat.cli.ledger import as_data
 from celery_qbeat.cli.project import Project
-from celery_qbeat.cli.status import alive, beat_sentence
 from celery_qbeat.engine import Engine
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.jobs import Verdict
@@ -60,7 +60,7 @@ def run_now_command(project: Project, job_id: str, wait: float, as_json: bool) -
         output.say("asked; the beat will run it")
     else:
         output.say(f"no beat has answered within {wait:g} s; the request waits for one")
-        output.say(f"beat: {beat_sentence(project.read(reports.leader), project.clock.now_us())}")
+        output.say(f"beat: {read_last_beat(project).sentence}")
     finish(wait == 0 or (run is not None and _was_sent(run)))
 
 
@@ -129,11 +129,10 @@ def tick_command(project: Project, as_json: bool) -> None:
 
 def _standalone_beat(project: Project) -> str:
     """Without a lock only the tables know of another beat, which would stand by for good if this one took its epoch."""
-    leader = project.read(reports.leader)
-    now = project.clock.now_us()
-    if leader.holder == holder_name() or not alive(leader, now):
+    last = read_last_beat(project)
+    if last.leader.holder == holder_name() or not last.alive:
         return ""
-    return f"a beat is at work ({beat_sentence(leader, now)}): nothing done"
+    return f"a beat is at work ({last.sentence}): nothing done"
 
 
 def _ticked(project: Project) -> str:

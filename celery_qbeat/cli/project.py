@@ -16,6 +16,7 @@ from celery_qbeat.clock import SystemClock
 from celery_qbeat.conditions import Judge
 from celery_qbeat.errors import QbeatError, SchemaError, SettingsError, Unavailable
 from celery_qbeat.jobs import CODE_PREFIX, Job, RowRules
+from celery_qbeat.liveness import is_alive
 from celery_qbeat.privileges import Privileges
 from celery_qbeat.settings import Settings, read_settings
 from celery_qbeat.stores import SqlStore, reading, reports, rows, schema
@@ -23,9 +24,6 @@ from celery_qbeat.stores.rows import Found
 from celery_qbeat.wiring import build_privileges, build_store, row_rules
 
 T = TypeVar("T")
-
-SILENT_US = 15_000_000
-"""A beat notes every five seconds that it lives; after this long without a note it is taken for dead."""
 
 
 class Project:
@@ -155,7 +153,7 @@ class Project:
             workers=self.read(reading.workers),
             privileges=self.privileges,
             now_us=now,
-            heard=now - self.read(reports.leader).seen_us < SILENT_US,
+            heard=is_alive(self.read(reports.leader).seen_us, now, self.settings.poll_interval),
         )
 
     def found(self, job_id: str) -> Found:

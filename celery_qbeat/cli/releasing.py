@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from celery_qbeat.cli import output
 from celery_qbeat.cli.command import command, finish
 from celery_qbeat.cli.hand import ASK_AGAIN_S, me
+from celery_qbeat.cli.last_beat import read_last_beat
 from celery_qbeat.cli.ledger import as_data
 from celery_qbeat.cli.project import Project
-from celery_qbeat.cli.status import beat_sentence
 from celery_qbeat.jobs import IN_FLIGHT
 from celery_qbeat.stores import reports, rows
 from celery_qbeat.stores.reports import Ran
@@ -101,7 +101,7 @@ def _tell(project: Project, runs: Sequence[Ran], *, answered: bool, wait: float,
         return
     if not answered:
         output.say(f"no beat has answered within {wait:g} s; the request waits for one")
-        output.say(f"beat: {beat_sentence(project.read(reports.leader), project.clock.now_us())}")
+        output.say(f"beat: {read_last_beat(project).sentence}")
         return
     for run in runs:
         held = run["verdict"] in IN_FLIGHT

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections import Counter
 from typing import Any
 
 from celery_qbeat.cli import output, times
 from celery_qbeat.cli.command import command, finish
+from celery_qbeat.cli.last_beat import LastBeat, read_last_beat
 from celery_qbeat.cli.listing import standings
-from celery_qbeat.cli.project import SILENT_US, Project
+from celery_qbeat.cli.project import Project
 from celery_qbeat.conditions import Condition
 from celery_qbeat.dispatchers import BrokerCheck, check_broker
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.gates import Beat, Holding, RedisGate
 from celery_qbeat.jobs import database_id
 from celery_qbeat.stores import reports
-from celery_qbeat.stores.reports import Leader, Open
+from celery_qbeat.stores.reports import Open
 from celery_qbeat.wiring import build_gate
 
 Lock = tuple[Holding | None, tuple[Beat, ...]]
@@ -33,19 +32,18 @@ def status_command(project: Project, as_json: bool) -> None:
     Example:
       celery -A proj qbeat status
     """
-    leader = project.read(reports.leader)
+    last = read_last_beat(project)
     work = project.read(reports.open_work)
     counted = Counter(standing.condition for _, standing in standings(project))
     instance = project.instance()
     lock, away = _lock(project, instance)
     broker = ask_broker(project)
-    now = project.clock.now_us()
     if as_json:
         data = {"database_id": database_id(instance), "broker": broker_data(broker)}
-        output.dump({**data, **_data(leader, work, counted, lock, away, now)})
+        output.dump({**data, **_data(last, work, counted, lock, away)})
     else:
         facts = [*_database(project, instance), ("broker", broker_sentence(broker))]
-        output.facts([*facts, *_facts(leader, work, counted, lock, away, now)])
+        output.facts([*facts, *_facts(last, work, counted, lock, away)])
     finish(not away and (broker is None or not broker.trouble))
 
 
@@ -64,37 +62,6 @@ def broker_sentence(broker: BrokerCheck | None) -> str:
 def broker_data(broker: BrokerCheck | None) -> dict[str, Any] | None:
     """Whether the broker takes messages, for JSON; None when it was not asked."""
     return None if broker is None else {"ok": not broker.trouble, "url": broker.url, "trouble": broker.trouble}
-
-
-def beat_sentence(leader: Leader, now: int) -> str:
-    """Whether a beat is at work, in words."""
-    if not leader.seen_us:
-        return "none has ever run on these tables"
-    seen = times.relative(leader.seen_us, now)
-    who = f"{leader.holder}, epoch {leader.epoch}, writer since {times.clock(leader.taken_us, 'UTC')}"
-    return f"{who}, seen {seen}" if alive(leader, now) else f"none is at work: the last one was {who}, seen {seen}"
-
-
-def beat_data(leader: Leader, now: int) -> dict[str, Any]:
-    """Whether a beat is at work, for JSON."""
-    times_ = times.stamp("taken", leader.taken_us) | times.stamp("seen", leader.seen_us)
-    return {"alive": alive(leader, now), "holder": leader.holder, "epoch": leader.epoch, **times_}
-
-
-def alive(leader: Leader, now: int) -> bool:
-    """Whether the writer lives, as far as can be known from here: one of this host can be looked for."""
-    host, _, pid = leader.holder.rpartition(":")
-    if not leader.seen_us or now - leader.seen_us >= SILENT_US:
-        return False
-    if host != socket.gethostname() or not pid.isdigit():
-        return True
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _database(project: Project, instance: str) -> list[tuple[str, output.Cell]]:
@@ -117,15 +84,10 @@ def _lock(project: Project, instance: str) -> tuple[Lock | None, str]:
 
 
 def _facts(
-    leader: Leader,
-    work: Open,
-    counted: Counter[Condition],
-    lock: Lock | None,
-    away: str,
-    now: int,
+    last: LastBeat, work: Open, counted: Counter[Condition], lock: Lock | None, away: str
 ) -> list[tuple[str, output.Cell]]:
     facts: list[tuple[str, output.Cell]] = [
-        ("writer", beat_sentence(leader, now)),
+        ("writer", last.sentence),
     ]
     if away:
         facts.append(("lock", away))
@@ -142,7 +104,7 @@ def _facts(
     facts.append(("runs in flight", str(work.flights)))
     batches = str(work.batches)
     if work.oldest_us is not None:
-        batches += f", the oldest claimed {times.relative(work.oldest_us, now)}"
+        batches += f", the oldest claimed {times.relative(work.oldest_us, last.now_us)}"
     facts.append(("open batches", batches))
     if work.requests:
         facts.append(("asked by hand", f"{work.requests} not answered yet"))
@@ -158,9 +120,7 @@ def _held(holding: Holding | None) -> str:
     return f"{who} holds it, for {holding.left_s:.1f} s more unless it renews"
 
 
-def _data(
-    leader: Leader, work: Open, counted: Counter[Condition], lock: Lock | None, away: str, now: int
-) -> dict[str, Any]:
+def _data(last: LastBeat, work: Open, counted: Counter[Condition], lock: Lock | None, away: str) -> dict[str, Any]:
     holding, beats = lock if lock is not None else (None, ())
     held = None if holding is None else {"holder": holding.holder, "left_s": holding.left_s}
     listed = [
@@ -168,7 +128,7 @@ def _data(
         for beat in beats
     ]
     return {
-        "writer": beat_data(leader, now),
+        "writer": last.data,
         "gate": "redis" if lock is not None or away else "standalone",
         "redis_away": away,
         "lock": held,

@@ -16,12 +16,11 @@ from celery_qbeat.errors import QbeatError
 from celery_qbeat.gates import RedisGate
 from celery_qbeat.gates.redis import Beat
 from celery_qbeat.jobs import CODE_PREFIX, Verdict
+from celery_qbeat.liveness import is_alive
 from celery_qbeat.settings import Settings
 from celery_qbeat.wiring import build_gate
 
 SHOWN = 20
-QUIET_S = 15
-"""A writer that was not seen for so long (and three of its polls) is reported as silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +87,8 @@ def writer_alive(leader: Any, settings: Settings, now: int) -> tuple[bool, int]:
     """Whether some beat has dispatched lately, and for how many microseconds none was heard of."""
     if leader is None or not leader.epoch:
         return False, 0
-    silent = max(0, now - max(leader.seen_us, leader.taken_us))
-    return silent < max(QUIET_S, 3 * settings.poll_interval) * 1_000_000, silent
+    seen_us = max(leader.seen_us, leader.taken_us)
+    return is_alive(seen_us, now, settings.poll_interval), max(0, now - seen_us)
 
 
 def _beats(settings: Settings) -> tuple[Sequence[Beat], str]:

@@ -82,6 +82,7 @@ def test_the_ledger_is_told_counted_and_audited(cli: Cli) -> None:
 
 
 def test_check_finds_damage_and_migrate_repairs_it(cli: Cli) -> None:
+    cli.beat_seen()
     assert cli.json("check")["schema"] == ""
     names = {"postgresql": "DROP TRIGGER qbeat_jobs_upd ON qbeat_jobs"}
     with cli.engine.begin() as connection:

@@ -176,7 +176,9 @@ def test_check_is_a_health_check(stages: dict[str, Stage]) -> None:
     left_alone = stages["ticks"]
     assert [problem["id"] for problem in left_alone.cli("check", code=1)["problems"]] == ["held"]
     left_alone.project.sql("UPDATE qbeat_jobs SET enabled = 0 WHERE id = 'held'")
-    assert left_alone.cli("check")["ok"] is True
+    report = left_alone.cli("check", code=1)
+    assert report["problems"] == []
+    assert report["beat"]["alive"] is False, "no beat runs here, only ticks"
 
 
 def test_runs_are_listed_by_verdict_and_by_age(stage: Stage) -> None:

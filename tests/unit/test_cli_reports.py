@@ -216,7 +216,27 @@ def test_check_lists_what_will_not_run_and_ends_with_1(mixed: Cli) -> None:
 def test_check_ends_with_0_when_nothing_ails(cli: Cli) -> None:
     cli.ok("add", "x", "app.a", "--every", "1h")
     cli.ok("add", "y", "app.a", "--cron", "0 * * * *")
+    cli.beat_seen()
     assert cli.json("check")["ok"] is True
+
+
+def test_check_ends_with_1_when_no_beat_lives(cli: Cli) -> None:
+    assert "none has ever run" in cli.run("check").stdout
+    assert cli.json("check", code=1)["beat"]["alive"] is False
+    cli.beat_seen(MINUTE)
+    assert cli.json("check", code=1)["ok"] is False
+    assert "none is at work" in cli.run("check").stdout
+
+
+def test_a_beat_with_long_polls_is_not_taken_for_dead(sqlite_url: str) -> None:
+    migrated(sqlite_url)
+    cli = Cli(sqlite_url, qbeat_poll_interval=60)
+    cli.beat_seen(20 * SECOND)
+    assert cli.json("tick")["ran"] is False
+    assert cli.json("status")["writer"]["epoch"] == 3
+    assert cli.json("check")["beat"]["alive"] is True
+    cli.beat_seen(181 * SECOND)
+    assert cli.json("check", code=1)["beat"]["alive"] is False
 
 
 @pytest.mark.parametrize(
