@@ -15,7 +15,7 @@ from benchmarks.child import fresh
 from benchmarks.measure import Stopwatch, cpu_of
 from benchmarks.places import HOUR_US, TASK, Options, Places
 from benchmarks.tables import Table
-from celery_qbeat.jobs import database_id, run_token
+from celery_qbeat.identity import database_id, run_token
 
 SIZES = (1_000, 10_000)
 LOOP = 1_000

@@ -12,7 +12,8 @@ from benchmarks.child import fresh
 from benchmarks.measure import Stopwatch
 from benchmarks.places import TASK, Options, Places
 from benchmarks.tables import Table
-from celery_qbeat.jobs import Run, Verdict, task_id
+from celery_qbeat.identity import task_id
+from celery_qbeat.jobs import Run, Verdict
 from celery_qbeat.ports import Claim, Plan
 from celery_qbeat.stores import SqlStore, open_store
 from tests.servers import ServerMissing

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -140,29 +139,6 @@ class Run:
     lease_until_us: int | None = None
     resend: bool = False
     """Whether its row wants it sent again when nobody knows whether it was sent."""
-
-
-def task_id(instance: str, job_id: str, slot_us: int) -> str:
-    """The broker's task id of a slot: the same on every beat, for ever."""
-    return str(uuid.uuid5(_uuid(instance), f"{job_id}@{slot_us}"))
-
-
-@lru_cache(maxsize=16)
-def _uuid(text: str) -> uuid.UUID:
-    return uuid.UUID(text)
-
-
-def run_token(instance: str, task: str) -> str:
-    """A secret of a run, known to those who can read `qbeat_meta` and to the messages of the run itself."""
-    return blake2b(task.encode(), key=instance.encode(), digest_size=12).hexdigest()
-
-
-def database_id(instance: str) -> str:
-    """The public name of a database, 16 hexadecimal digits: in the lock's key, the queue of ends and the log.
-
-    Not the instance itself: whoever knows that can make the token of any run.
-    """
-    return blake2b(b"database", key=instance.encode(), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_qbeat.jobs import CODE_PREFIX, Job, Run, State, Verdict, task_id
+from celery_qbeat.identity import task_id
+from celery_qbeat.jobs import CODE_PREFIX, Job, Run, State, Verdict
 
 ONCE_TOLERANCE_US = 60_000_000
 """A `once` job that is first seen later than this after its instant is missed, not sent."""

@@ -14,7 +14,7 @@ from celery_qbeat.conditions import Condition
 from celery_qbeat.dispatchers import BrokerCheck, check_broker
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.gates import Beat, Holding, RedisGate
-from celery_qbeat.jobs import database_id
+from celery_qbeat.identity import database_id
 from celery_qbeat.stores import reports
 from celery_qbeat.stores.reports import Open
 from celery_qbeat.wiring import build_gate

@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_qbeat.errors import SettingsError
-from celery_qbeat.jobs import database_id
+from celery_qbeat.identity import database_id
 from celery_qbeat.safe_text import HIDDEN, WRITE_IT_ENCODED, hide_secrets
 
 TIMEOUT_S = 2.0

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from celery_qbeat.jobs import Verdict, run_token
+from celery_qbeat.identity import run_token
+from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import End
 
 MOST_BYTES = 16 * 1024

@@ -14,7 +14,8 @@ from celery.beat import BeatLazyFunc
 from celery.utils.time import maybe_make_aware
 
 from celery_qbeat.dispatchers.broker import DONE_TASK, Address
-from celery_qbeat.jobs import Job, Run, run_token
+from celery_qbeat.identity import run_token
+from celery_qbeat.jobs import Job, Run
 from celery_qbeat.ports import Shipment
 from celery_qbeat.privileges import reserved_queue
 

@@ -14,7 +14,7 @@ from celery_qbeat.errors import NotBound, SettingsError, Unavailable
 from celery_qbeat.gates.beat_list import SEEN_FOR_S, Announced, BeatList, read_announced
 from celery_qbeat.gates.server import RedisServer
 from celery_qbeat.gates.trouble import explain
-from celery_qbeat.jobs import database_id
+from celery_qbeat.identity import database_id
 from celery_qbeat.ports import Clock, Lease
 from celery_qbeat.safe_logging import get_logger
 

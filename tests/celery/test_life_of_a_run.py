@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from celery_qbeat.jobs import Verdict, database_id
+from celery_qbeat.identity import database_id
+from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import End
 from celery_qbeat.testing import FakeClock, Landings
 from tests.celery.making_stages import KEPT, OLD, PATIENCE_S, Stage, played

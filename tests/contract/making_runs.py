@@ -14,7 +14,8 @@ from kombu import Producer, Queue
 from celery_qbeat.answers import Answers
 from celery_qbeat.dispatchers import CeleryCompletions
 from celery_qbeat.dispatchers.broker import done_address, done_queue
-from celery_qbeat.jobs import Job, Run, Verdict, Worker, database_id, run_token, task_id
+from celery_qbeat.identity import database_id, run_token, task_id
+from celery_qbeat.jobs import Job, Run, Verdict, Worker
 from celery_qbeat.ports import Completions, Receipt, Shipment
 from celery_qbeat.schedules import parse
 from tests.servers import wait_for

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from celery_qbeat.jobs import Run, Verdict, task_id
+from celery_qbeat.identity import task_id
+from celery_qbeat.jobs import Run, Verdict
 from celery_qbeat.ports import Claim, Plan, Store
 from celery_qbeat.stores import SqlStore, open_store
 from celery_qbeat.testing import MemoryStore

@@ -15,7 +15,8 @@ from celery.exceptions import NotRegistered
 from sqlalchemy import LargeBinary
 
 from celery_qbeat.dispatchers import CeleryCompletions
-from celery_qbeat.jobs import Verdict, run_token
+from celery_qbeat.identity import run_token
+from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import End, Flight
 from tests.contract.making_runs import BUDGET_S, INSTANCE, QUEUE, Desk, fresh_id, make_app
 from tests.servers import RabbitMQ, Redis, wait_for

@@ -14,7 +14,7 @@ from celery.beat import BeatLazyFunc
 from kombu import Exchange, Queue
 
 from celery_qbeat.dispatchers import CeleryDispatcher
-from celery_qbeat.jobs import run_token
+from celery_qbeat.identity import run_token
 from tests.contract.making_runs import (
     INSTANCE,
     QUEUE,

@@ -10,7 +10,7 @@ import pytest
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.gates import RedisGate
 from celery_qbeat.gates import beat_list as beat_list_module
-from celery_qbeat.jobs import database_id
+from celery_qbeat.identity import database_id
 from celery_qbeat.ports import Gate, Lease
 from tests.contract.making_gates import BEATS, INSTANCE, LOCK, OTHER, GateMaker, Stopwatch
 from tests.servers import Redis

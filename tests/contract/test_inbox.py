@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from celery_qbeat.dispatchers.inbox import WINDOW
-from celery_qbeat.jobs import Verdict, run_token
+from celery_qbeat.identity import run_token
+from celery_qbeat.jobs import Verdict
 from tests.contract.making_runs import BUDGET_S, INSTANCE, QUEUE, Desk, fresh_id
 from tests.servers import Redis
 

@@ -20,7 +20,8 @@ from celery_qbeat.dispatchers.broker import (
     done_queue,
     old_done_address,
 )
-from celery_qbeat.jobs import Verdict, database_id, run_token
+from celery_qbeat.identity import database_id, run_token
+from celery_qbeat.jobs import Verdict
 from tests.contract.making_runs import BUDGET_S, INSTANCE, Desk, fresh_id, make_app, take_all
 from tests.servers import RabbitMQ, Redis
 

@@ -13,7 +13,7 @@ import pytest
 
 from celery_qbeat.dispatchers.broker import DONE_TASK
 from celery_qbeat.engine import Limits
-from celery_qbeat.jobs import database_id, run_token
+from celery_qbeat.identity import database_id, run_token
 from celery_qbeat.settings import read_settings
 from celery_qbeat.stores import tables
 from celery_qbeat.wiring import build

@@ -12,7 +12,8 @@ from kombu.message import Message
 
 from celery_qbeat.dispatchers.done import MOST_BYTES, NotOurs, read_done
 from celery_qbeat.dispatchers.results import MOST_TEXT, _end
-from celery_qbeat.jobs import Verdict, run_token
+from celery_qbeat.identity import run_token
+from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import End
 
 INSTANCE = "5f0c2b9e-7f43-4a55-9a3e-0d6f1c2b3a4d"

@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_qbeat.errors import JobError
+from celery_qbeat.identity import run_token, task_id
 from celery_qbeat.jobs import (
     CRON_RESERVED,
     MAX_PAYLOAD,
@@ -23,8 +24,6 @@ from celery_qbeat.jobs import (
     fingerprint,
     read_row,
     read_worker,
-    run_token,
-    task_id,
 )
 from celery_qbeat.schedules import Every, Interval
 from celery_qbeat.testing.database import JOB_DEFAULTS

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from celery_qbeat.jobs import Job, State, Verdict, task_id
+from celery_qbeat.identity import task_id
+from celery_qbeat.jobs import Job, State, Verdict
 from celery_qbeat.planning import (
     CLAIM_LIMIT,
     IN_FLIGHT_DETAIL,
