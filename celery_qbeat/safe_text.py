@@ -45,11 +45,11 @@ def hide_secrets_in_text(text: str) -> str:
 def has_misplaced_at(url: str) -> bool:
     """Whether an `@` follows the host: then the user or password has a raw `/`, `?` or `#` in it, as a rule.
 
-    An `@` in the path of a file, or in the value of a parameter with a secret name, is in its place. Raises ValueError
-    for a text that is no URL.
+    An `@` in the path of a file without user and password, or in the value of a parameter with a secret name, is in its
+    place. Raises ValueError for a text that is no URL.
     """
     parts = urlsplit(url)
-    path = "" if parts.scheme in _FILES and (not parts.netloc or "@" in parts.netloc) else parts.path
+    path = "" if parts.scheme in _FILES and not parts.netloc else parts.path
     query, secret = _before_secrets(f"?{parts.query}")
     return any("@" in part for part in (path, query, "" if secret else parts.fragment))
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from celery import beat
 
 from celery_qbeat.clock import SystemClock
+from celery_qbeat.dispatchers.broker import check_urls
 from celery_qbeat.engine import Engine
 from celery_qbeat.engine.repeated_errors import RepeatedErrors
 from celery_qbeat.errors import QbeatError, Unavailable
@@ -18,7 +19,7 @@ from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.safe_text import hide_secrets_in_text, one_line
 from celery_qbeat.settings import Settings, read_settings
 from celery_qbeat.shutdown_signals import ShutdownSignals
-from celery_qbeat.wiring import build, check_broker_urls, engine_database
+from celery_qbeat.wiring import build, engine_database
 
 log = get_logger()
 
@@ -41,7 +42,7 @@ class Scheduler(beat.Scheduler):
         self, app: Any, *args: Any, max_interval: float | None = None, lazy: bool = False, **kwargs: Any
     ) -> None:
         self.settings: Settings = _or_exit(lambda: read_settings(app.conf))
-        _or_exit(lambda: check_broker_urls(app))
+        _or_exit(lambda: check_urls(app))
         self._engine: Engine | None = None
         self._in_tick = self._closing = self._closed = False
         self._errors = RepeatedErrors(SystemClock())

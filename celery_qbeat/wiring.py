@@ -14,7 +14,7 @@ from typing import Any
 from celery_qbeat.beat_schedule import code_jobs
 from celery_qbeat.clock import SystemClock
 from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
-from celery_qbeat.dispatchers.broker import checked
+from celery_qbeat.dispatchers.broker import check_urls
 from celery_qbeat.engine import Chore, Engine, Limits, Parts
 from celery_qbeat.errors import SettingsError
 from celery_qbeat.gates import RedisGate, StandaloneGate
@@ -38,6 +38,7 @@ def build(
     stopping: Callable[[], bool] = lambda: False,
 ) -> Engine:
     """An engine for this app. Connects to nothing. Raises SettingsError for settings that do not fit together."""
+    check_urls(app)
     poll = poll_s or settings.poll_interval
     clock = SystemClock()
     store = build_store(settings)
@@ -80,12 +81,6 @@ def database_url(settings: Settings) -> tuple[str, bool]:
         url: str = import_module("celery_qbeat.django.url").database_url(settings.django_database)
         return url, True
     return DEFAULT_DATABASE_URL, False
-
-
-def check_broker_urls(app: Any) -> None:
-    """Refuse broker URLs that cannot be read, before Celery quotes a part of the password. Raises SettingsError."""
-    for make in (app.connection_for_write, app.connection_for_read):
-        checked(make)
 
 
 def build_gate(settings: Settings, poll_s: float, holder: str, clock: Clock) -> Gate:

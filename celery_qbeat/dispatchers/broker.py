@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
@@ -18,7 +19,7 @@ from redis.retry import Retry
 
 from celery_qbeat.errors import SettingsError
 from celery_qbeat.identity import database_id
-from celery_qbeat.safe_text import HIDDEN, WRITE_IT_ENCODED, hide_secrets
+from celery_qbeat.safe_text import HIDDEN, WRITE_IT_ENCODED, has_misplaced_at, hide_secrets
 
 TIMEOUT_S = 2.0
 
@@ -31,6 +32,8 @@ DONE_PREFIX = "qbeat.done."
 
 MOST_NAME = 80
 """Characters in the name of a queue: what the strictest broker (Amazon SQS) allows."""
+
+_UNREADABLE = f"broker_url: this is no URL that can be read; {WRITE_IT_ENCODED}"
 
 LOCAL = frozenset({"filesystem", "memory"})
 
@@ -75,11 +78,36 @@ def checked(make: Callable[[], Any]) -> Any:
     except (ValueError, TypeError):
         pass
     else:
-        # A database of Redis is a number; anything else was cut out of a password.
+        # A database of Redis is a number; anything else was cut out of a password. So was a part of a failover list
+        # that has an @ and no scheme.
         number = str(connection.virtual_host or "").strip("/") or "0"
-        if number.isdecimal() or scheme not in ("redis", "rediss", "sentinel"):
+        is_number = number.isdecimal() or scheme not in ("redis", "rediss", "sentinel")
+        if is_number and not any("@" in part and "://" not in part for part in connection.alt):
             return connection
-    raise SettingsError(f"broker_url: this is no URL that can be read; {WRITE_IT_ENCODED}")
+    raise SettingsError(_UNREADABLE)
+
+
+def check_urls(app: Any) -> None:
+    """Refuse broker URLs that cannot be read, before Celery or a driver quotes a part of the password.
+
+    Raises SettingsError.
+    """
+    for urls in (app.conf.broker_write_url, app.conf.broker_read_url):
+        for url in (";".join(urls) if isinstance(urls, list | tuple) else str(urls or "")).split(";"):
+            if not _is_readable(url):
+                raise SettingsError(_UNREADABLE)
+    for make in (app.connection_for_write, app.connection_for_read):
+        checked(make)
+
+
+def _is_readable(url: str) -> bool:
+    try:
+        if not url.startswith(("redis", "sentinel")):
+            # A virtual host may have an @ in its name.
+            url = urlsplit(url)._replace(path="").geturl()
+        return not has_misplaced_at(url)
+    except ValueError:
+        return False
 
 
 def describe(connection: Any) -> str:

@@ -148,6 +148,10 @@ class Database(ABC):
         """The server's clock in microseconds since the epoch; None: it is this machine's."""
         return None
 
+    def prepare(self, _url: sa.URL) -> None:
+        """Make the place of the tables, where no server does."""
+        return
+
     def unusable(self, _url: sa.URL, _error: Unavailable) -> str:
         """Why waiting does not help after this error of `open`; empty when it may."""
         return ""

@@ -82,6 +82,7 @@ class SqlStore:
         """Make the tables, or bring them up to date. Raises SchemaError; see `schema.migrate`."""
         if reason := self._database.homeless(self._url):
             raise SchemaError(reason)
+        self._database.prepare(self._url)
         self._link.may_create = True
         try:
             schema.migrate(self._link)

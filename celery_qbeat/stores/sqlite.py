@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,14 @@ class SQLite(Database):
 
     def read_only(self, url: sa.URL) -> str:
         return f"the SQLite file {url.database} is read-only"
+
+    def prepare(self, url: sa.URL) -> None:
+        """Make the file so that no other user can read it; SQLite gives its -wal and -shm the same mode."""
+        path = _path(url)
+        if path is not None:
+            # Somebody else made it meanwhile: its mode is theirs.
+            with suppress(FileExistsError):
+                path.touch(mode=0o600, exist_ok=False)
 
     def unusable(self, url: sa.URL, error: Unavailable) -> str:
         if reason := self.homeless(url):

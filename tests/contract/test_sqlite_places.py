@@ -141,3 +141,27 @@ def test_a_missing_file_is_still_pointed_to_migrate(place: Path) -> None:
     with pytest.raises(SchemaError, match="does not exist: run celery -A proj qbeat migrate"):
         store.open()
     store.close()
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+def test_a_file_that_we_make_is_for_its_owner_alone(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        store = open_store(f"sqlite:///{tmp_path / 'jobs.sqlite3'}", create_tables=True)
+        store.open()
+        store.take_epoch("here:1", 0)
+        modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+        store.close()
+    finally:
+        os.umask(before)
+    assert modes == {f"jobs.sqlite3{end}": 0o600 for end in ("", "-wal", "-shm")}
+
+
+def test_a_file_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.sqlite3"
+    file.touch()
+    file.chmod(0o640)
+    store = open_store(f"sqlite:///{file}", create_tables=True)
+    store.open()
+    store.close()
+    assert file.stat().st_mode & 0o777 == 0o640

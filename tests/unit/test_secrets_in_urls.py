@@ -82,7 +82,7 @@ def words_of_redis(url: str, caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("url", REDIS_URLS)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(user=NAMES, password=PASSWORDS, quoted=QUOTED)
 def test_a_redis_password_is_in_no_message(
     caplog: pytest.LogCaptureFixture, url: str, user: str, password: str, quoted: bool
@@ -93,7 +93,7 @@ def test_a_redis_password_is_in_no_message(
 
 
 @pytest.mark.parametrize("url", DATABASE_URLS)
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(password=PASSWORDS, quoted=QUOTED)
 def test_a_database_password_is_in_no_message(url: str, password: str, quoted: bool) -> None:
     try:
@@ -107,11 +107,12 @@ def test_a_database_password_is_in_no_message(url: str, password: str, quoted: b
 
 
 @pytest.mark.parametrize("url", ["redis://{user}:{password}@127.0.0.1:1/0", "amqp://{user}:{password}@127.0.0.1:1//"])
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(user=NAMES, password=PASSWORDS, quoted=QUOTED)
 def test_a_broker_password_is_in_no_message(url: str, user: str, password: str, quoted: bool) -> None:
     app = Celery("t", broker=spelled(url, user, password, quoted), set_as_current=False)
     try:
+        broker.check_urls(app)
         connection = broker.connect(app.connection_for_write)
         has_no_secret(broker.describe(connection))
     except QbeatError as error:
@@ -122,6 +123,12 @@ def test_a_broker_password_is_in_no_message(url: str, user: str, password: str, 
 @given(url=st.sampled_from(REDIS_URLS + DATABASE_URLS), user=NAMES, password=PASSWORDS, quoted=QUOTED)
 def test_hiding_needs_no_valid_url(url: str, user: str, password: str, quoted: bool) -> None:
     has_no_secret(hide_secrets(spelled(url, user, password, quoted)))
+
+
+def test_a_raw_at_and_slash_before_a_socket_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    words = words_of_redis("unix://:@Xq7Zk:wVvUu/pR5yTt:@/nowhere/redis.sock", caplog)
+    has_no_secret(*words)
+    assert "an @ follows the host" in words[0]
 
 
 def test_a_database_password_among_the_options_is_not_shown() -> None:
