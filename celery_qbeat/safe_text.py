@@ -16,6 +16,9 @@ _PARAMETER = re.compile(r"[?&]([^=&?]*)=")
 _NEXT_URL = re.compile(r";(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:\d*)?|")
 _URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]*@[^\s'\"<>]*")
+_EXAMPLE = re.compile(r"[a-z+]+://(?:user)?:password@[^@]*")
+"""What our own messages say of how to write a URL."""
+
 _FILES = frozenset({"unix", "redis+socket", "sqlite", "filesystem"})
 
 
@@ -38,8 +41,12 @@ def hide_secrets(url: str) -> str:
 
 
 def hide_secrets_in_text(text: str) -> str:
-    """A sentence in which each URL with an `@` is replaced by `hide_secrets` of it."""
-    return _URL_IN_TEXT.sub(lambda found: hide_secrets(found[0]), text) if "://" in text else text
+    """A sentence in which each URL with an `@` is replaced by `hide_secrets` of it; examples stay."""
+    return _URL_IN_TEXT.sub(_hide_found, text) if "://" in text else text
+
+
+def _hide_found(found: re.Match[str]) -> str:
+    return found[0] if _EXAMPLE.fullmatch(found[0]) else hide_secrets(found[0])
 
 
 def has_misplaced_at(url: str) -> bool:

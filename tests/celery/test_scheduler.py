@@ -155,7 +155,10 @@ def test_entries_in_code_run_beside_the_rows_and_are_never_written_into_them(pro
         ({"qbeat_poll_interval": 0.01}, r"qbeat_poll_interval = 0\.01: .*0\.05"),
         ({"qbeat_database_url": "oracle://x"}, "is not supported; use sqlite, postgresql"),
         ({"qbeat_database_url": "jobs"}, "this is not a database URL; write it like postgresql://"),
-        ({"qbeat_database_url": "postgresql://me:word@h:port/x"}, "not a database URL;.* in the password %40 for @"),
+        (
+            {"qbeat_database_url": "postgresql://me:word@h:port/x"},
+            r"postgresql://user:password@host.*%40 for @",
+        ),
         ({"qbeat_database_url": "sqlite:///jobs.sqlite3?timeout=soon"}, "qbeat_database_url: .*'soon'"),
         ({"qbeat_redis_url": "redis://localhost:1/0", "qbeat_lock_ttl": 2.0}, "qbeat_lock_ttl"),
     ],
