@@ -30,16 +30,29 @@ without privileges (`pg_restore --no-privileges`) are, too.
 """
 
 _SCHEMA = """
-SELECT n.nspname, '*' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+SELECT n.nspname, '' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass('qbeat_jobs') AND has_schema_privilege('public', n.oid, 'CREATE')
+"""
+
+_HIDDEN = """
+SELECT c.relname, '' FROM pg_class c
+WHERE c.relrowsecurity AND starts_with(c.relname::text, 'qbeat_') AND pg_table_is_visible(c.oid)
+ AND row_security_active(c.oid) AND NOT EXISTS (
+  SELECT FROM pg_policy p, unnest(p.polroles) AS of_role WHERE p.polrelid = c.oid AND p.polcmd IN ('r', '*')
+  AND CASE WHEN of_role = 0 THEN true ELSE pg_has_role(of_role, 'USAGE') END)
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What `inspect` found: `trouble` keeps a beat from starting, `warning` does not. Empty when all is well."""
+    """What `inspect` found; each is empty when all is well.
+
+    `trouble`: unsafe functions, which a migration makes anew. `hidden`: tables of which this role sees no row. With
+    either no beat starts. `warning`: what is not for this package to change.
+    """
 
     trouble: str = ""
+    hidden: str = ""
     warning: str = ""
 
 
@@ -47,14 +60,17 @@ def inspect(connection: sa.Connection) -> Rights:
     """Look into the catalog, in one query; on other databases nothing is looked at."""
     if connection.dialect.name != "postgresql":
         return Rights()
-    rows = connection.exec_driver_sql(f"{UNSAFE} UNION ALL {_SCHEMA}").all()
-    schemas = [name for name, mark in rows if mark == "*"]
-    foreign = [f"{name} belongs to {owner}" for name, owner in sorted(rows) if owner not in ("", "*")]
-    unsafe = sorted(name for name, owner in rows if owner != "*")
-    return Rights(_trouble(unsafe, foreign), _warning(schemas[0]) if schemas else "")
+    parts = (("function", UNSAFE), ("schema", _SCHEMA), ("table", _HIDDEN))
+    query = " UNION ALL ".join(f"SELECT '{kind}', found.* FROM ({part}) found" for kind, part in parts)
+    found: dict[str, list[tuple[str, str]]] = {kind: [] for kind, _ in parts}
+    for kind, name, owner in connection.exec_driver_sql(query):
+        found[kind].append((name, owner))
+    return Rights(_trouble(sorted(found["function"])), _hidden(sorted(found["table"])), _warning(found["schema"]))
 
 
-def _trouble(unsafe: list[str], foreign: list[str]) -> str:
+def _trouble(functions: list[tuple[str, str]]) -> str:
+    foreign = [f"{name} belongs to {owner}" for name, owner in functions if owner]
+    unsafe = [name for name, _ in functions]
     if foreign:
         return (
             f"the trigger function {foreign[0]}, a role without the rights of the tables' owner: drop the function "
@@ -68,7 +84,20 @@ def _trouble(unsafe: list[str], foreign: list[str]) -> str:
     return ""
 
 
-def _warning(schema: str) -> str:
+def _hidden(hidden: list[tuple[str, str]]) -> str:
+    if not hidden:
+        return ""
+    names = ", ".join(name for name, _ in hidden)
+    return (
+        f"row-level security shows this role no row of {names}, because no policy is for it: "
+        "CREATE POLICY ... TO (this role) USING (true)"
+    )
+
+
+def _warning(schemas: list[tuple[str, str]]) -> str:
+    if not schemas:
+        return ""
+    schema = schemas[0][0]
     return (
         f"every role may create objects in schema {schema!r}, and so make functions and operators that the SQL of "
         f'other roles then calls: REVOKE CREATE ON SCHEMA "{schema}" FROM PUBLIC'

@@ -10,8 +10,7 @@ The rights that a beat needs when its role may not create anything (triggers wri
     SELECT, INSERT, UPDATE on qbeat_leader
     SELECT, UPDATE on qbeat_meta
 
-A role that edits rows needs its rights on qbeat_jobs, qbeat_workers and qbeat_requests alone, and SELECT on
-qbeat_status and, on MySQL and MariaDB, on what that view reads: qbeat_jobs and qbeat_state.
+docs/databases.md has the rights of roles that edit rows, and those of readers.
 """
 
 from __future__ import annotations
@@ -87,6 +86,8 @@ def check(link: Link, *, trouble: str = "") -> Identity:
         )
     _probe(link, found)
     rights, wrong = _sing(link)
+    if rights.hidden:
+        raise SchemaError(rights.hidden)
     if wrong := rights.trouble or wrong:
         raise SchemaError(f"{wrong}: run {_remedy(found)}, which makes them anew")
     if rights.warning:
