@@ -150,6 +150,25 @@ def test_a_beat_of_mariadb_lives_with_the_documented_grants(mariadb_as: Callable
     whole_life(open_store(mariadb_as("beat")), mariadb_url)
 
 
+def test_a_temporary_table_hides_edits_of_mariadb_until_the_comparison(
+    mariadb_server: MariaDB, mariadb_as: Callable[[str], str], mariadb_url: str
+) -> None:
+    """Why the page says not to grant CREATE TEMPORARY TABLES."""
+    name = sa.make_url(mariadb_url).database
+    with mariadb_server.connect(name) as owner, owner.cursor() as cursor:
+        cursor.execute(f"GRANT CREATE TEMPORARY TABLES ON {name}.* TO row_editor")
+    store = open_store(mariadb_as("beat"))
+    store.open()
+    list(store.load())
+    columns = "version INT AUTO_INCREMENT PRIMARY KEY, job_id TEXT, op TEXT, at_us BIGINT"
+    with sa.create_engine(mariadb_as("row_editor"), isolation_level="AUTOCOMMIT").connect() as editor:
+        editor.exec_driver_sql(f"CREATE TEMPORARY TABLE qbeat_changes ({columns})")
+        editor.exec_driver_sql(INSERT.format("a", ""))
+    assert not store.changes().rows
+    assert store.drift()
+    store.close()
+
+
 @pytest.fixture
 def team(postgres_server: PostgreSQL, postgres_as: Callable[[str], str], postgres_url: str) -> Iterator[Any]:
     """A connection of the role `team_shop`, in a database where the scope `mail` has a row, too."""
