@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -49,6 +50,17 @@ def _start(kind: Callable[..., S], *options: Any, **more: Any) -> S:
             pytest.fail(f"{error}: install the extra `test`", pytrace=False)
         _missing(error)
     return server.start()
+
+
+@pytest.fixture(autouse=True)
+def _log_levels() -> Iterator[None]:
+    """What a command or a host sets up for its log ends with the test: other tests count lines."""
+    loggers = [logging.getLogger(name) for name in (None, "celery_qbeat", "celery_qbeat.store")]
+    before = [(logger.level, logger.disabled, logger.propagate) for logger in loggers]
+    yield
+    for logger, (level, disabled, propagate) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.disabled, logger.propagate = disabled, propagate
 
 
 @pytest.fixture(scope="session")
