@@ -133,7 +133,7 @@ class CeleryCompletions:
             try:
                 connection.release()
             except (*broker.lost(connection), *connection.channel_errors):
-                connection.collect(0.1)
+                broker.drop(connection)
 
     def _ready(self) -> Inbox | None:
         """The open queue, or None; connects and declares it when that is due."""
@@ -235,7 +235,7 @@ class CeleryCompletions:
         now = time.monotonic()
         # A broker that hangs costs every attempt its time limit: then the pauses are longer.
         self._connect_again = now + PAUSE_S + PAUSES_PER_WAIT * (now - self._asked)
-        self._connection.collect(0.1)
+        broker.drop(self._connection)
         if not self._away:
             self._away = True
             log.warning("completions: the broker is away, ends of runs are not read (%s)", text(error))

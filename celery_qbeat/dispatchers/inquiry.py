@@ -153,7 +153,7 @@ class Inquiry:
             try:
                 connection.release()
             except (*broker.lost(connection), *connection.channel_errors):
-                connection.collect(0.1)
+                broker.drop(connection)
 
     # ------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class Inquiry:
         if not isinstance(error, broker.lost(connection)):
             self._refused_until = now + REFUSED_S
         self._connect_again = now + PAUSE_S + PAUSES_PER_WAIT * (now - started)
-        connection.collect(0.1)
+        broker.drop(connection)
 
 
 def _ignore(_message: Any, error: BaseException) -> None:

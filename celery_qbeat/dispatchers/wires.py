@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from celery_qbeat.dispatchers.broker import lost, open_
+from celery_qbeat.dispatchers.broker import drop, lost, open_
 from celery_qbeat.dispatchers.letters import Letter, post
 from celery_qbeat.ports import Fate, Receipt
 
@@ -72,7 +72,7 @@ class Wire:
         try:
             self._connection.release()
         except self._lost:
-            self._connection.collect(0.1)
+            drop(self._connection)
 
     # ------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Wire:
     def _lose(self, error: BaseException) -> None:
         self.trouble = text(error)
         self._forget()
-        self._connection.collect(0.1)
+        drop(self._connection)
 
     def _hopeless(self, silent_since: float) -> bool:
         """Whether a connection that owes answers is to be given up: it is silent for very long, or it alone is."""
@@ -130,7 +130,7 @@ class Wire:
         except (*self._lost, *self._connection.channel_errors):
             return False
         finally:
-            other.collect(0.1)
+            drop(other)
         return True
 
     def _forget(self) -> None:
