@@ -359,6 +359,12 @@ class Completions(Protocol):
     def take(self, budget_s: float) -> Sequence[End]:
         """Ends that arrived, within about `budget_s` seconds. Empty when the broker is away (it says so once)."""
 
+    def unread_s(self) -> float:
+        """How old an end may be that has arrived and was not taken, in seconds. 0.0: there is none.
+
+        Whatever arrives beside the ends does not matter. Infinite while nothing is known.
+        """
+
     def ack(self) -> None:
         """All that `take` gave is safe in the database."""
 

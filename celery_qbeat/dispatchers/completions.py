@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from celery_qbeat.answers import Answers
 from celery_qbeat.dispatchers import broker
-from celery_qbeat.dispatchers.done import NotOurs, read_done
+from celery_qbeat.dispatchers.done import read_done
 from celery_qbeat.dispatchers.inbox import Inbox, Taken, inbox_of
 from celery_qbeat.dispatchers.inquiry import Inquiry
 from celery_qbeat.dispatchers.letters import queue_name
 from celery_qbeat.dispatchers.old_queue import OldQueue
+from celery_qbeat.dispatchers.raw_message import NotOurs
 from celery_qbeat.dispatchers.results import Results
 from celery_qbeat.dispatchers.wires import text
 from celery_qbeat.jobs import Job, Verdict
@@ -25,6 +27,9 @@ log = get_logger()
 PAUSE_S = 2.0
 PAUSES_PER_WAIT = 4
 TELL_S = 60.0
+UNREADABLE_S = 60.0
+"""How long ends are waited for while their queue cannot be read, in seconds."""
+
 DECLARE_S = 5.0
 """What workers report while the queue is gone is gone, too: somebody emptied the broker, or it evicted a key."""
 
@@ -55,36 +60,44 @@ class CeleryCompletions:
         self._mute = False
         self._asked = time.monotonic()
         self._connect_again = self._declare_again = float("-inf")
-        self._dropped = 0
+        self._emptied = False
+        self._told_unmeasured = False
+        self._dropped: Counter[str] = Counter()
         self._tell_dropped_again = float("-inf")
 
     def take(self, budget_s: float) -> Sequence[End]:
         """Ends that arrived. Empty while the broker is away, which is logged once, as is its return.
 
         A message that is not ours is dropped: it must be small JSON of the exact form and know the secret of its run.
+        What is dropped is counted, and said once a minute.
         A failure has the error's type and first line as detail where the result backend knows them.
         """
         until = time.monotonic() + budget_s
         ends: list[End] = []
+        self._emptied = False
         inbox = self._ready()
         if inbox is None:
             return ends
         self._inquiry.listen()
-        lost = (*broker.lost(self._connection), *self._connection.channel_errors)
         try:
             inbox.begin()
-            while (taken := self._next(inbox, lost)) is not None:
-                end = self._read(inbox, taken)
-                if end is not None:
-                    ends.append(end)
-                if time.monotonic() >= until:
-                    break
+            self._emptied = self._read_until(until, inbox, ends)
             inbox.end()
+            inbox.count(emptied=self._emptied)
+            self._tell_unmeasured(inbox)
             ends += self._take_old(until)
-        except lost as error:
+        except (*broker.lost(self._connection), *self._connection.channel_errors) as error:
             self._lose(error)
         self._tell_dropped()
         return self._with_reasons(ends)
+
+    def unread_s(self) -> float:
+        """See `ports.Completions`. While the queue cannot be read, `UNREADABLE_S`."""
+        if self._mute or self._emptied:
+            return 0.0
+        if self._inbox is None:
+            return UNREADABLE_S
+        return time.monotonic() - self._inbox.backlog.read_up_to
 
     def ack(self) -> None:
         """All that `take` gave is safe in the database. What cannot be acknowledged comes again, which is harmless."""
@@ -184,23 +197,27 @@ class CeleryCompletions:
             self._old, self._old_refused = None, True
             return ()
 
-    def _next(self, inbox: Inbox, lost: tuple[type[BaseException], ...]) -> Taken | None:
-        """The next message, None when there is none; what is no message at all is dropped."""
+    def _read_until(self, until: float, inbox: Inbox, ends: list[End]) -> bool:
+        """Add ends to `ends` until then, at least one message; whether the queue is empty now."""
         while True:
             try:
-                return inbox.get()
-            except lost:
-                raise
-            except Exception as error:
-                self._drop(error)
+                taken = inbox.get()
+                if taken is None:
+                    return True
+                end = self._read(inbox, taken)
+            except NotOurs as reason:
+                self._dropped[str(reason)] += 1
+            else:
+                ends.append(end)
+            if time.monotonic() >= until and not inbox.pending:
+                return False
 
-    def _read(self, inbox: Inbox, taken: Taken) -> End | None:
+    def _read(self, inbox: Inbox, taken: Taken) -> End:
         try:
             end = read_done(taken.message, self._reads_for)
-        except NotOurs as error:
-            self._drop(error)
+        except NotOurs:
             inbox.reject(taken)
-            return None
+            raise
         self._unacked.append(taken)
         return end
 
@@ -212,19 +229,25 @@ class CeleryCompletions:
             for end in ends
         ]
 
-    def _drop(self, error: Exception) -> None:
-        self._dropped += 1
-        log.debug("completions: dropped a message: %s", type(error).__name__)
+    def _tell_unmeasured(self, inbox: Inbox) -> None:
+        if inbox.unmeasured and not self._told_unmeasured:
+            self._told_unmeasured = True
+            log.warning(
+                "completions: %s (ACL: +eval), so a large message of a stranger is fetched before it is dropped",
+                inbox.unmeasured,
+            )
 
     def _tell_dropped(self) -> None:
         now = time.monotonic()
         if self._dropped and now >= self._tell_dropped_again:
             log.warning(
-                "completions: dropped %d message(s) in %s that did not come from a run of ours",
-                self._dropped,
+                "completions: dropped %d message(s) in %s that did not come from a run of ours (%s)",
+                self._dropped.total(),
                 self._queue_name,
+                ", ".join(f"{count} {reason}" for reason, count in sorted(self._dropped.items())),
             )
-            self._dropped, self._tell_dropped_again = 0, now + TELL_S
+            self._dropped.clear()
+            self._tell_dropped_again = now + TELL_S
 
     def _lose(self, error: BaseException) -> None:
         self._unacked.clear()

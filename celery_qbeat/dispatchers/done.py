@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from celery_qbeat.dispatchers.raw_message import NotOurs, json_of
 from celery_qbeat.identity import run_token
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import End
-
-MOST_BYTES = 16 * 1024
 
 Outcome = Literal["success", "failure", "revoked", "terminated", "expired", "unknown task", "ignored", "rejected"]
 """Callbacks send the first two, `celery_qbeat.worker` the others."""
@@ -28,10 +27,6 @@ _ENDS: dict[Outcome, tuple[Verdict, str]] = {
 }
 
 
-class NotOurs(Exception):
-    """The message does not come from a run of ours."""
-
-
 class _Done(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -42,27 +37,18 @@ class _Done(BaseModel):
 
 
 def read_done(message: Any, instance: str) -> End:
-    """The end that a message reports. Raises NotOurs, whatever is in it, and quotes nothing of it."""
+    """The end that a `RawMessage` reports. Raises NotOurs, whatever is in it, and quotes nothing of it."""
     try:
-        done = _Done.model_validate(_kwargs(message))
+        done = _Done.model_validate(_kwargs(json_of(message)))
     except ValidationError:
-        raise NotOurs("has another form") from None
+        raise NotOurs("of another form") from None
     if not hmac.compare_digest(run_token(instance, done.run), done.token):
-        raise NotOurs("has a wrong token")
+        raise NotOurs("with a wrong token")
     return End(done.run, *_ENDS[done.outcome])
 
 
-def _kwargs(message: Any) -> Any:
+def _kwargs(payload: Any) -> Any:
     """The keyword arguments of a Celery message of protocol 2 (args, kwargs, embed) or 1 (a mapping)."""
-    try:
-        if len(message.body) > MOST_BYTES:
-            raise NotOurs("is too large")
-        payload = message.payload
-    except NotOurs:
-        raise
-    except Exception as error:
-        # Refused content type, broken encoding, no JSON, nested too deeply: kombu has an exception for each.
-        raise NotOurs(f"cannot be decoded ({type(error).__name__})") from None
     if isinstance(payload, list) and len(payload) == 3:
         return payload[1]
     return payload.get("kwargs") if isinstance(payload, dict) else None

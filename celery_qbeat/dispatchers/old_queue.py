@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from celery_qbeat.dispatchers import broker
-from celery_qbeat.dispatchers.done import NotOurs, read_done
-from celery_qbeat.dispatchers.inbox import Inbox, RedisInbox, Taken
+from celery_qbeat.dispatchers.done import read_done
+from celery_qbeat.dispatchers.inbox import Inbox, Taken, inbox_of
+from celery_qbeat.dispatchers.raw_message import NotOurs, RawMessage
 from celery_qbeat.ports import End
 from celery_qbeat.safe_logging import get_logger
 
@@ -73,26 +74,24 @@ class OldQueue:
     def ack(self) -> None:
         """All that `take` gave is safe in the database."""
         ours, self._ours = self._ours, []
-        if ours and self._inbox is not None and self._driver == "redis":
+        if ours and self._inbox is not None:
             self._inbox.ack(ours)
-        else:
-            for taken in ours:
-                taken.message.ack()
         self.leave()
 
     def leave(self) -> None:
         """Leave in the queue what was not acknowledged."""
         back, self._ours, self._others = [*self._ours, *self._others], [], []
-        channel, self._channel, self._inbox = self._channel, None, None
+        channel, inbox, self._channel, self._inbox = self._channel, self._inbox, None, None
+        if inbox is not None and back:
+            inbox.requeue(back)
         if channel is not None:
-            for taken in back:
-                taken.message.requeue()
             channel.close()
 
     def _open(self) -> Inbox | None:
         """The queue, or None when there is none. It is not declared: only messages of an older version lead to it."""
         if self._driver == "redis":
-            return RedisInbox(broker.done_queue(self._address)(self._connection.default_channel))
+            queue = broker.done_queue(self._address)(self._connection.default_channel)
+            return inbox_of(self._connection, queue, remove_large=False)
         self._channel = self._connection.channel()
         queue = broker.done_queue(self._address)(self._channel)
         if self._driver == "amqp":
@@ -102,20 +101,17 @@ class OldQueue:
                 log.debug("completions: there is no queue %s: %s", self._address.key, error)
                 self._channel, self._until = None, float("-inf")
                 return None
-        return Inbox(queue)
+        return inbox_of(self._connection, queue)
 
     def _messages(self, inbox: Inbox, until: float) -> Sequence[Taken]:
         """Messages that can be read, the oldest ones."""
-        lost = (*broker.lost(self._connection), *self._connection.channel_errors)
         found: list[Taken] = []
         for _ in range(MOST_A_LOOK):
             try:
                 taken = inbox.get()
-            except lost:
-                raise
-            except Exception as error:
-                # No message at all. Whoever put it there may know what it is.
-                log.debug("completions: left in %s: %s", self._address.key, type(error).__name__)
+            except NotOurs as reason:
+                # Whoever put it there may know what it is.
+                log.debug("completions: left in %s: a message (%s)", self._address.key, reason)
                 continue
             if taken is None:
                 break
@@ -124,7 +120,7 @@ class OldQueue:
                 break
         return found
 
-    def _tell(self, message: Any) -> None:
+    def _tell(self, message: RawMessage) -> None:
         """Once: whose ends are left there."""
         if not self._told:
             self._told = True
@@ -132,5 +128,5 @@ class OldQueue:
                 "completions: %s, the queue of older versions, has ends of other databases' runs (the first is from "
                 "worker %.80r); they are left there",
                 self._address.key,
-                (message.headers or {}).get("origin", "unknown"),
+                message.headers.get("origin", "unknown"),
             )

@@ -98,26 +98,36 @@ class RunChecks:
         self._desk = desk
         self._conclude = conclude
         self._asked: _Asked | None = None
+        self._answered: tuple[Answers, int] | None = None
         self._next_lease_check = 0.0
         self._next_round = 0.0
         self._evidence: dict[str, _Evidence] = {}
         self._readers: dict[str, tuple[frozenset[str], int]] = {}
 
-    def step(self, now: int) -> None:
-        """Begin a round when one is due, or end it when its answers are there."""
+    def step(self, now: int, heard_us: int) -> None:
+        """Begin a round when one is due, or end it when its answers are there.
+
+        Args:
+            now: the time of the tick.
+            heard_us: every end that had arrived by then was taken. An end that is still unread may be of a run whose
+                lease is over, or that no worker has any more, so both are judged as of this moment.
+        """
         completions = self._parts.completions
         if self._asked is None:
-            self._begin(completions, now)
+            self._begin(completions, now, heard_us)
         if self._asked is not None and completions is not None:
-            answers = completions.answers()
-            if answers is not None:
+            if self._answered is None and (answers := completions.answers()) is not None:
+                self._answered = answers, now
+            # Later than the answers: a run may have ended just before its worker was asked.
+            if self._answered is not None and heard_us > self._answered[1]:
                 asked, self._asked, self._desk.asking = self._asked, None, False
-                self._end(asked, answers, now)
+                (answers, at_us), self._answered = self._answered, None
+                self._end(asked, answers, at_us)
 
     # ---------------------------------------------------------------- the question
 
-    def _begin(self, completions: Completions | None, now: int) -> None:
-        overdue = self._overdue(now)
+    def _begin(self, completions: Completions | None, now: int, heard_us: int) -> None:
+        overdue = self._overdue(now, heard_us)
         if completions is None:
             self._conclude([End(run.task_id, Verdict.LOST, LEASE_DETAIL) for run in overdue], now)
         elif overdue:
@@ -133,11 +143,11 @@ class RunChecks:
         for run in overdue:
             self._desk.flights.add(replace(run, lease_until_us=now + UNASKED_US))
 
-    def _overdue(self, now: int) -> list[Airborne]:
+    def _overdue(self, now: int, heard_us: int) -> list[Airborne]:
         at = self._parts.clock.monotonic()
         if at < self._next_lease_check:
             return []
-        overdue = self._desk.flights.overdue(now, LEASES_A_CHECK)
+        overdue = self._desk.flights.overdue(heard_us, LEASES_A_CHECK)
         if not overdue:
             return []
         full = len(overdue) == LEASES_A_CHECK

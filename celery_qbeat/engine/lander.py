@@ -15,8 +15,8 @@ from celery_qbeat.ports import Completions, End, Flight
 SILENT_US = 3_000_000
 """Runs that have been silent for this long are looked up in the result backend."""
 
-HEARING_S = 60.0
-"""So long ends that have arrived and were not taken yet keep leases from being ended: they may be of those runs."""
+LONGEST_S = 1e9
+"""More seconds than any run lasts."""
 
 
 class Lander:
@@ -27,7 +27,6 @@ class Lander:
         self._desk = desk
         self._next_look = 0.0
         self._checks = RunChecks(parts, desk, self.conclude)
-        self._heard_all = parts.clock.monotonic()
 
     def land(self, now: int) -> bool:
         """Take what arrived, look up what is silent, end what outlived its lease.
@@ -35,28 +34,24 @@ class Lander:
         True: there was no time to take all that arrived.
         """
         completions = self._parts.completions
-        waiting = False
+        waiting, heard_us = False, now
         if completions is not None:
             waiting = self._take(completions, now)
             if self._parts.stopping():
                 return waiting
             self._look_up(completions, now)
-        at = self._parts.clock.monotonic()
-        if not waiting:
-            self._heard_all = at
-        if not waiting or at - self._heard_all >= HEARING_S:
-            self._checks.step(now)
+            heard_us = now - round(min(completions.unread_s(), LONGEST_S) * 1_000_000)
+        self._checks.step(now, heard_us)
         return waiting
 
     def _take(self, completions: Completions, now: int) -> bool:
         clock, budget = self._parts.clock, self._parts.limits.drain_s
         start = clock.monotonic()
         ends = completions.take(budget)
-        waiting = clock.monotonic() - start >= budget
-        if not ends:
-            return False
-        self.conclude(ends, now)
-        completions.ack()
+        waiting = clock.monotonic() - start >= budget and completions.unread_s() > 0
+        if ends:
+            self.conclude(ends, now)
+            completions.ack()
         return waiting
 
     def _look_up(self, completions: Completions, now: int) -> None:

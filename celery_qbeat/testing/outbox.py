@@ -116,6 +116,9 @@ class Landings:
         self._taken = 0 if self.away else len(self._waiting)
         return tuple(self._waiting[: self._taken])
 
+    def unread_s(self) -> float:
+        return 0.0
+
     def ack(self) -> None:
         del self._waiting[: self._taken]
 

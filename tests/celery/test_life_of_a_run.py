@@ -270,6 +270,7 @@ class Slow(Landings):
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
         self._clock = clock
+        self._left = 0
 
     def take(self, budget_s: float) -> Sequence[End]:
         until = self._clock.monotonic() + budget_s
@@ -277,8 +278,11 @@ class Slow(Landings):
         while taken < len(self._waiting) and self._clock.monotonic() < until:
             self._clock.advance(0.003)
             taken += 1
-        self._taken = taken
+        self._taken, self._left = taken, len(self._waiting) - taken
         return tuple(self._waiting[:taken])
+
+    def unread_s(self) -> float:
+        return float(self._left)
 
 
 def test_a_thousand_ends_delay_a_due_job_by_no_more_than_the_drain_budget() -> None:

@@ -23,7 +23,8 @@ from kombu.message import Message
 
 from celery_qbeat import worker
 from celery_qbeat.dispatchers import broker
-from celery_qbeat.dispatchers.done import NotOurs, Outcome, read_done
+from celery_qbeat.dispatchers.done import Outcome, read_done
+from celery_qbeat.dispatchers.raw_message import NotOurs
 from celery_qbeat.identity import run_token
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import End

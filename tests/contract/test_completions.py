@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,14 @@ def test_messages_of_the_first_protocol_count_too(desk: Desk) -> None:
     assert desk.take() == [(run, Verdict.SUCCEEDED)]
 
 
+@pytest.mark.parametrize("compression", ["gzip", "bzip2", "lzma"])
+def test_ends_that_an_app_compresses_are_read(desk: Desk, compression: str) -> None:
+    run = fresh_id()
+    kwargs = {"v": 1, "run": run, "outcome": "success", "token": run_token(INSTANCE, run)}
+    desk.write([[], kwargs, {}], compression=compression)
+    assert desk.take() == [(run, Verdict.SUCCEEDED)]
+
+
 def test_the_budget_ends_a_take_and_the_rest_comes_with_the_next(desk: Desk) -> None:
     runs = [fresh_id() for _ in range(5)]
     for run in runs:
@@ -103,6 +112,8 @@ def hostile() -> dict[str, tuple[Any, dict[str, Any]]]:
         return [[], {**good, **changes}, {}]
 
     binary = {"content_encoding": "binary", "serializer": None}
+    utf8 = {"content_encoding": "utf-8", "serializer": None}
+    punycode = {"content_encoding": "punycode", "serializer": None}
     return {
         "a pickle": (pickle.dumps(kwargs()), {"content_type": "application/x-python-serialize", **binary}),
         "no JSON": (b"{{{", {"content_type": "application/json", "content_encoding": "utf-8", "serializer": None}),
@@ -120,6 +131,11 @@ def hostile() -> dict[str, tuple[Any, dict[str, Any]]]:
             b"no gzip",
             {"content_type": "application/json", **binary, "headers": {"compression": "application/x-gzip"}},
         ),
+        "a gzip bomb": (
+            zlib.compress(b" " * 10_000_000),
+            {"content_type": "application/json", **utf8, "headers": {"compression": "application/x-gzip"}},
+        ),
+        "a codec that takes for ever": (b"x" * 10_000, {"content_type": "application/json", **punycode}),
         "a list of two": ([[], good], {}),
         "a number": (7, {}),
         "null": (None, {}),

@@ -252,18 +252,28 @@ class SimDispatcher:
 
 
 class SimCompletions:
-    """Reports as a queue that is read by whoever is the writer; what was not acknowledged is read again."""
+    """Reports as a queue that is read by whoever is the writer; what was not acknowledged is read again.
+
+    Now and then there is time for a part of them only.
+    """
 
     def __init__(self, beat: Beat, broker: Broker) -> None:
         self._beat = beat
         self._broker = broker
         self._taken: list[End] = []
+        self._unread_s = float("inf")
         self._asked: Sequence[str] = ()
 
     def take(self, budget_s: float) -> Sequence[End]:
         self._beat.world.step(self._beat, "reads reports")
-        self._taken = [] if self._broker.away else list(self._broker.reports)
+        reports = [] if self._broker.away else list(self._broker.reports)
+        some = bool(reports) and self._beat.world.rng.random() < 0.1
+        self._taken = reports[: len(reports) // 2] if some else reports
+        self._unread_s = float("inf") if some else 0.0
         return tuple(self._taken)
+
+    def unread_s(self) -> float:
+        return self._unread_s
 
     def ack(self) -> None:
         self._beat.world.step(self._beat, "acknowledges reports")

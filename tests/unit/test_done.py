@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kombu.message import Message
 
-from celery_qbeat.dispatchers.done import MOST_BYTES, NotOurs, read_done
+from celery_qbeat.dispatchers.done import read_done
+from celery_qbeat.dispatchers.raw_message import MOST_BODY_BYTES, NotOurs, RawMessage
 from celery_qbeat.dispatchers.results import MOST_TEXT, _end
 from celery_qbeat.identity import run_token
 from celery_qbeat.jobs import Verdict
@@ -34,11 +34,11 @@ KWARGS = st.fixed_dictionaries(
 )
 
 
-def message(body: bytes, content_type: str = "application/json") -> Message:
-    return Message(body, content_type=content_type, content_encoding="utf-8", accept={"application/json"})
+def message(body: bytes, content_type: str = "application/json", **headers: Any) -> RawMessage:
+    return RawMessage(body, content_type, "utf-8", headers)
 
 
-def done(payload: Any) -> Message:
+def done(payload: Any) -> RawMessage:
     return message(json.dumps(payload).encode())
 
 
@@ -65,7 +65,7 @@ def test_who_knows_the_runs_secret_is_believed(run: str, outcome: str) -> None:
     with pytest.raises(NotOurs):
         read_done(done([[], {**kwargs, "more": 1}, {}]), INSTANCE)
     with pytest.raises(NotOurs):
-        read_done(done([["x" * MOST_BYTES], kwargs, {}]), INSTANCE)
+        read_done(done([["x" * MOST_BODY_BYTES], kwargs, {}]), INSTANCE)
 
 
 ID = "0b1e6b36-3a4f-5a59-9a3e-0d6f1c2b3a4d"

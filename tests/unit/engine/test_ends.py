@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 
 import pytest
 
+from celery_qbeat.answers import Answers
 from celery_qbeat.engine import Limits
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.jobs import Verdict
@@ -68,7 +70,7 @@ def test_a_run_that_outlives_its_lease_is_lost_and_its_job_runs_on(caplog: pytes
     rig = running()
     rig.run(299)
     assert rig.verdicts() == ["sent"]
-    rig.run(1)
+    rig.run(2)
     assert rig.verdicts() == ["lost", "sent"]
     assert rig.store.ledger[0].detail == "its lease ended and nobody reported an end"
     assert [message for message in caplog.messages if message.startswith("lost")] == [
@@ -131,20 +133,38 @@ def test_a_run_is_not_lost_while_no_worker_can_be_asked() -> None:
 
 
 class Slow(Landings):
-    """Takes ten ends within its budget, and uses it up; `more`: there are always more, all of an unknown run."""
+    """Takes ten messages within its budget, and uses it up; `junk`: so many a tick arrive that are no ends."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
         self.clock = clock
-        self.more = False
+        self.junk = 0
+        self._arrived: deque[float] = deque()
+
+    def end(self, task_id: str, verdict: Verdict = Verdict.SUCCEEDED, detail: str = "") -> None:
+        self._arrived.append(self.clock.monotonic())
+        super().end(task_id, verdict, detail)
+
+    def forge(self, number: int) -> None:
+        for _ in range(number):
+            self.end("junk")
 
     def take(self, budget_s: float) -> Sequence[End]:
-        if self.more:
-            self.end(NOBODYS)
+        self.forge(self.junk)
         self._taken = min(10, len(self._waiting))
-        if self.more or self._taken == 10:
-            self.clock.advance(budget_s)
-        return tuple(self._waiting[: self._taken])
+        if self._taken == 10:
+            self.clock.advance(budget_s + 0.001)
+        taken = self._waiting[: self._taken]
+        del self._waiting[: self._taken]
+        for _ in taken:
+            self._arrived.popleft()
+        return [end for end in taken if end.task_id != "junk"]
+
+    def unread_s(self) -> float:
+        return self.clock.monotonic() - self._arrived[0] + 0.001 if self._arrived else 0.0
+
+    def ack(self) -> None:
+        pass
 
 
 def test_no_run_is_lost_whose_end_has_arrived_and_waits_to_be_read() -> None:
@@ -162,13 +182,54 @@ def test_no_run_is_lost_whose_end_has_arrived_and_waits_to_be_read() -> None:
     assert {entry.verdict for entry in rig.store.ledger} == {"succeeded"}
 
 
-def test_a_flood_of_ends_does_not_keep_leases_from_ending() -> None:
+def test_no_run_is_lost_whose_end_waits_behind_forged_ones() -> None:
     rig = running()
     slow = rig.parts["completions"] = Slow(rig.clock)
-    slow.more = True
+    slow.forge(5_000)
+    slow.end(rig.sent_id())
+    rig.restart(down_for=1_000)
+    rig.run(200)
+    assert rig.verdicts()[:1] == ["succeeded"]
+
+
+def test_no_run_is_lost_whose_end_came_while_workers_were_asked() -> None:
+    rig = running()
+    slow = rig.parts["completions"] = Slow(rig.clock)
+    rig.restart()
+    rig.clock.advance(301)
+    task_id, answers = rig.sent_id(), slow.answers
+
+    def ended() -> Answers | None:
+        if not slow.junk:
+            # The worker finished before it was asked, and strangers were faster.
+            slow.forge(1_000)
+            slow.end(task_id)
+            slow.junk = 5
+        return answers()
+
+    slow.answers = ended  # type: ignore[method-assign]
+    seen = [rig.verdicts()[0] for _ in range(300) if rig.tick() is not None]
+    assert sorted(set(seen)) == ["sent", "succeeded"]
+
+
+def test_an_endless_flood_of_forged_ends_does_not_keep_leases_from_ending() -> None:
+    rig = running()
+    slow = rig.parts["completions"] = Slow(rig.clock)
+    slow.forge(500)
+    slow.junk = 10
     rig.restart(down_for=1_000)
     rig.run(70)
     assert rig.verdicts()[:1] == ["lost"]
+
+
+def test_forged_ends_are_taken_at_once_and_not_after_a_pause() -> None:
+    rig = running()
+    slow = rig.parts["completions"] = Slow(rig.clock)
+    rig.restart()
+    slow.forge(100)
+    pauses = [rig.tick() for _ in range(12)]
+    assert pauses[:9] == [0.0] * 9
+    assert pauses[-1] > 0
 
 
 def test_an_end_that_only_the_result_backend_knows_is_found() -> None:
@@ -214,7 +275,7 @@ def test_without_completions_leases_end_runs() -> None:
 def test_a_restarted_beat_ends_what_outlived_its_lease_meanwhile() -> None:
     rig = running()
     rig.restart(down_for=1000)
-    rig.tick()
+    rig.run(1)
     assert rig.verdicts() == ["lost", "sent"]
 
 

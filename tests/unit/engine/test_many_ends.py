@@ -17,13 +17,17 @@ class Slow(Landings):
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
         self._clock = clock
+        self._left = 0
 
     def take(self, budget_s: float) -> Sequence[End]:
         most = max(1, int(budget_s * 100))
         found = super().take(budget_s)[:most]
-        self._taken = len(found)
+        self._taken, self._left = len(found), len(self._waiting) - len(found)
         self._clock.advance(budget_s if len(found) == most else len(found) / 100)
         return found
+
+    def unread_s(self) -> float:
+        return float(self._left)
 
 
 def test_ends_that_did_not_fit_into_a_tick_are_taken_at_once_and_not_after_a_pause() -> None:
