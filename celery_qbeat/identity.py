@@ -12,6 +12,11 @@ def task_id(instance: str, job_id: str, slot_us: int) -> str:
     return str(uuid.uuid5(_uuid(instance), f"{job_id}@{slot_us}"))
 
 
+def request_task_id(instance: str, job_id: str, request_id: int, asked_us: int) -> str:
+    """The broker's task id of a run that somebody asked for: a request is never run twice, whatever its slot is."""
+    return str(uuid.uuid5(_uuid(instance), f"{job_id}@request {request_id} of {asked_us}"))
+
+
 @lru_cache(maxsize=16)
 def _uuid(text: str) -> uuid.UUID:
     return uuid.UUID(text)

@@ -171,41 +171,6 @@ def decide(due: Due, moment: Moment) -> Claim | None:
     return _decide_newest(due, moment)
 
 
-def by_hand(
-    job_id: str,
-    job: Job | None,
-    asked_us: int,
-    *,
-    busy: bool,
-    refusal: str,
-    moment: Moment,
-    remembered: bool = False,
-) -> Claim:
-    """A run that somebody asked for: its slot is the asking's instant, and it leaves the plan alone.
-
-    `job` None: the row is bad, `refusal` says why. `remembered`: the request was answered before; that it is here again
-    is due to an older copy of the database.
-    """
-    if remembered:
-        name = task_id(moment.instance, job_id, asked_us)
-        run = Run(job_id, asked_us, name, Verdict.IN_DOUBT, detail=f"by hand: {REMEMBERED_DETAIL}")
-        return Claim(job_id, None, None, None, (run,))
-    if job is None or refusal:
-        run = Run(
-            job_id,
-            asked_us,
-            task_id(moment.instance, job_id, asked_us),
-            Verdict.REFUSED,
-            max(0, moment.now_us - asked_us),
-            detail=f"by hand: {refusal}",
-        )
-    elif busy and job.overlap == "skip":
-        run = _run(job, asked_us, Verdict.SKIPPED, moment, detail=f"by hand: {IN_FLIGHT_DETAIL}")
-    else:
-        run = _run(job, asked_us, Verdict.CLAIMED, moment, detail="by hand")
-    return Claim(job_id, None if job is None else job.rev, None, None, (run,))
-
-
 def overtaken(job_id: str, slot: int, next_us: int | None, moment: Moment) -> Claim:
     """The verdict on a slot that was due when its definition changed or went."""
     late = max(0, moment.now_us - slot)

@@ -149,12 +149,16 @@ class Flight:
     resend: bool = False
 
 
+REQUESTS_A_READ = 50
+"""The most requests that are read at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Somebody asked for something by hand.
+    """Somebody asked for something by hand. Whoever may write requests can write anything into one.
 
-    `action` `run`: a run whose slot is `asked_us`. `release`: the run `task_id` ends, or every run of the job that is
-    in flight when `task_id` is empty.
+    `asked_us` says when, by the clock of whoever asked. `action` `run`: a run. `release`: the run `task_id` ends,
+    or every run of the job that is in flight when `task_id` is empty.
     """
 
     id: int
@@ -264,8 +268,8 @@ class Store(Protocol):
     def close_batches(self, epoch: int, now_us: int) -> None:
         """Close the open batches of older epochs, after each of their runs was settled."""
 
-    def requests(self) -> Sequence[Request]:
-        """What was asked for by hand and is not answered yet, oldest first."""
+    def requests(self, after_id: int = 0) -> Sequence[Request]:
+        """What was asked for by hand and is not answered yet: the next `REQUESTS_A_READ` above this id, by id."""
 
     def answer(self, epoch: int, request_ids: Sequence[int]) -> None:
         """These requests are dealt with."""

@@ -79,6 +79,10 @@ class Settings(BaseModel):
     privileged: Annotated[Names, Field(description="more namespaces that no row may run, such as 'ops.'")] = ()
     denied: Annotated[Names, Field(description="exact names that no row may run, whatever else says so")] = ()
     queues: Annotated[Names, Field(description="queues that rows may name, beside the default")] = ()
+    run_code_entries: Annotated[
+        bool,
+        Field(strict=True, description="whether `run-now` and rows of `qbeat_requests` may run entries in code, too"),
+    ] = False
     retention: Annotated[Retention, Field(description="days that the ledger keeps runs, by verdict")] = Retention()
     create_tables: Annotated[
         bool | None, Field(description="whether beat may create missing tables; None: only in SQLite")

@@ -55,6 +55,7 @@ def build(
             limits=Limits(poll_s=poll),
             holder=holder,
             code_jobs=code_jobs(app),
+            run_code_entries=settings.run_code_entries,
             chores={BUILTIN_PRUNE: pruning(settings)},
             fail_point=fail_point(os.environ.get(FAIL_POINT)),
             stopping=stopping,

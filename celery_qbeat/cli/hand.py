@@ -18,6 +18,7 @@ from celery_qbeat.cli.ledger import as_data
 from celery_qbeat.cli.project import Project
 from celery_qbeat.engine import Engine
 from celery_qbeat.errors import Unavailable
+from celery_qbeat.identity import request_task_id
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.shutdown_signals import ShutdownSignals
@@ -48,8 +49,9 @@ def run_now_command(project: Project, job_id: str, wait: float, as_json: bool) -
     """
     project.found(job_id)
     asked_us = project.clock.now_us()
-    project.write(lambda connection: rows.ask(connection, job_id, asked_us, me()))
-    run, answered = _answer(project, job_id, asked_us, wait)
+    request_id = project.write(lambda connection: rows.ask(connection, job_id, asked_us, me()))
+    name = request_task_id(project.instance(), job_id, request_id, asked_us)
+    run, answered = _answer(project, request_id, name, wait)
     if as_json:
         output.dump({"answered": answered, "asked_us": asked_us, "run": None if run is None else as_data(run)})
     elif run is not None:
@@ -84,14 +86,14 @@ def me() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def _answer(project: Project, job_id: str, asked_us: int, wait: float) -> tuple[Ran | None, bool]:
+def _answer(project: Project, request_id: int, name: str, wait: float) -> tuple[Ran | None, bool]:
     """The run when it has a verdict (or was claimed at least), and whether the beat has answered."""
     until = project.clock.monotonic() + wait
     run: Ran | None = None
     waiting = True
     while project.clock.monotonic() < until:
-        waiting = project.read(lambda connection: reports.asked(connection, job_id, asked_us))
-        run = project.read(lambda connection: reports.run_of(connection, job_id, asked_us))
+        waiting = project.read(lambda connection: reports.waits(connection, request_id))
+        run = project.read(lambda connection: reports.by_task_id(connection, [name])).get(name)
         if (run is not None and run["verdict"] != Verdict.CLAIMED) or (run is None and not waiting):
             break
         time.sleep(ASK_AGAIN_S)

@@ -11,11 +11,12 @@ from typing import Any
 from celery_qbeat.answers import Answers
 from celery_qbeat.dispatchers import broker
 from celery_qbeat.dispatchers.done import read_done
-from celery_qbeat.dispatchers.inbox import Inbox, Taken, inbox_of
+from celery_qbeat.dispatchers.inbox import Inbox, Taken
 from celery_qbeat.dispatchers.inquiry import Inquiry
 from celery_qbeat.dispatchers.letters import queue_name
 from celery_qbeat.dispatchers.old_queue import OldQueue
 from celery_qbeat.dispatchers.raw_message import NotOurs
+from celery_qbeat.dispatchers.redis_inbox import inbox_of
 from celery_qbeat.dispatchers.results import Results
 from celery_qbeat.dispatchers.wires import text
 from celery_qbeat.jobs import Job, Verdict

@@ -8,49 +8,18 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-import redis
 from amqp import spec
 
 from celery_qbeat.dispatchers.backlog import Backlog
-from celery_qbeat.dispatchers.raw_message import MOST_ENVELOPE_BYTES, NotOurs, RawMessage, from_amqp, from_redis
-
-WINDOW = 50
-"""How many messages one look at Redis brings."""
+from celery_qbeat.dispatchers.raw_message import MOST_ENVELOPE_BYTES, NotOurs, RawMessage, from_amqp
 
 MOST_ASKED = 128
 """How many messages RabbitMQ is asked for in one round trip."""
-
-MOST_REJECTED = 500
-"""After this many messages that shall go they are removed, before the round goes on."""
-
-MOST_REMOVED_BYTES = 16 * 1024 * 1024
-"""Redis copies a message to measure it; after this many bytes of too large ones a look ends."""
-
-# Measures messages where they are. One that is too large never leaves the server: it is removed (ARGV[3] is '1') or
-# passed over. LINDEX counts from the end from which workers' messages are read.
-# Answers the number of those that were too large, and the others.
-_LOOK = """
-local index, most, remove = -1 - tonumber(ARGV[1]), tonumber(ARGV[4]), ARGV[3] == '1'
-local found, large, bytes = {}, 0, 0
-while #found + large < tonumber(ARGV[2]) and bytes < tonumber(ARGV[5]) do
-  local raw = redis.call('LINDEX', KEYS[1], index)
-  if not raw then break end
-  if #raw <= most then
-    found[#found + 1] = raw
-    index = index - 1
-  else
-    large = large + 1
-    bytes = bytes + #raw
-    if remove then redis.call('LREM', KEYS[1], -1, raw) else index = index - 1 end
-  end
-end
-return {large, found}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,114 +201,6 @@ class AmqpInbox(Inbox):
                     message.body = message.body[: MOST_ENVELOPE_BYTES + 1]
                 self._arrived.append((tag, message))
         self._asked = 1 if max(sizes) > MOST_ENVELOPE_BYTES else min(2 * asked, MOST_ASKED)
-
-
-class RedisInbox(Inbox):
-    """Looks at messages where they stand, and removes those that were dealt with by their content.
-
-    kombu moves each message into a second place and out of it again, three round trips. Here a reader that dies leaves
-    all in place, and one that wakes up late removes nothing that it has not read. `remove_large` False: messages that
-    are too large stay, too.
-    """
-
-    def __init__(self, queue: Any, *, remove_large: bool = True) -> None:
-        super().__init__(queue)
-        channel = queue.channel
-        # kombu's own client adds the key prefix to some commands and not to others.
-        self._client = redis.Redis(connection_pool=channel.pool)
-        names = (channel._q_for_pri(queue.name, priority) for priority in channel.priority_steps)
-        self._keys = [f"{channel.global_keyprefix}{name}" for name in names]
-        self._remove_large = remove_large
-        self._window: deque[tuple[str, bytes | None]] = deque()
-        self._passed: Counter[str] = Counter()
-        self._rejected: list[Taken] = []
-
-    def begin(self) -> None:
-        self._window.clear()
-        self._passed.clear()
-
-    def get(self) -> Taken | None:
-        if not self._window:
-            self._look()
-        if not self._window:
-            return None
-        key, raw = self._window.popleft()
-        self.backlog.read(key)
-        if raw is None:
-            raise NotOurs("too large")
-        self._passed[key] += 1
-        try:
-            return Taken(from_redis(raw), key=key, raw=raw)
-        except NotOurs:
-            self._rejected.append(Taken(RawMessage(b""), key=key, raw=raw))
-            raise
-
-    def reject(self, taken: Taken) -> None:
-        self._rejected.append(taken)
-
-    def end(self) -> None:
-        rejected, self._rejected = self._rejected, []
-        if rejected:
-            self._remove(rejected)
-
-    def unread(self) -> Mapping[str, float]:
-        pipeline = self._client.pipeline(transaction=False)
-        for key in self._keys:
-            pipeline.llen(key)
-        return dict(zip(self._keys, pipeline.execute(), strict=True))
-
-    def ack(self, taken: Sequence[Taken]) -> None:
-        self._remove(taken)
-
-    def requeue(self, taken: Sequence[Taken]) -> None:
-        """They have not left their list."""
-
-    def _look(self) -> None:
-        """The oldest messages, behind those that this round has read already."""
-        if len(self._rejected) >= MOST_REJECTED:
-            self._passed.subtract(item.key for item in self._rejected)
-            self.end()
-        if not self.unmeasured:
-            try:
-                self._measure()
-                return
-            except redis.ResponseError as error:
-                if not _is_refused(error):
-                    raise
-                self.unmeasured = "Redis runs no scripts for this user"
-        pipeline = self._client.pipeline(transaction=False)
-        for key in self._keys:
-            pipeline.lrange(key, -self._passed[key] - WINDOW, -self._passed[key] - 1)
-        for key, found in zip(self._keys, pipeline.execute(), strict=True):
-            self._window.extend((key, raw) for raw in reversed(found))
-
-    def _measure(self) -> None:
-        pipeline = self._client.pipeline(transaction=False)
-        for key in self._keys:
-            sizes = (MOST_ENVELOPE_BYTES, MOST_REMOVED_BYTES)
-            pipeline.eval(_LOOK, 1, key, self._passed[key], WINDOW, int(self._remove_large), *sizes)
-        for key, (large, found) in zip(self._keys, pipeline.execute(), strict=True):
-            self._window.extend((key, None) for _ in range(large))
-            self._window.extend((key, raw) for raw in found)
-            if not self._remove_large:
-                self._passed[key] += large
-
-    def _remove(self, taken: Sequence[Taken]) -> None:
-        pipeline = self._client.pipeline(transaction=False)
-        for item in taken:
-            pipeline.lrem(item.key, -1, cast(Any, item.raw))
-        pipeline.execute()
-
-
-def inbox_of(connection: Any, queue: Any, *, remove_large: bool = True) -> Inbox:
-    """The way to read this bound queue. `remove_large` False: what is too large may belong to others."""
-    if connection.transport.driver_type == "redis":
-        return RedisInbox(queue, remove_large=remove_large)
-    return AmqpInbox(queue) if connection.transport.driver_type == "amqp" else VirtualInbox(queue)
-
-
-def _is_refused(error: redis.ResponseError) -> bool:
-    return isinstance(error, redis.exceptions.NoPermissionError) or "unknown command" in str(error).lower()
 
 
 def _leave_compressed(channel: Any) -> None:

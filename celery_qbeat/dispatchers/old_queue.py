@@ -8,8 +8,9 @@ from typing import Any
 
 from celery_qbeat.dispatchers import broker
 from celery_qbeat.dispatchers.done import read_done
-from celery_qbeat.dispatchers.inbox import Inbox, Taken, inbox_of
+from celery_qbeat.dispatchers.inbox import Inbox, Taken
 from celery_qbeat.dispatchers.raw_message import NotOurs, RawMessage
+from celery_qbeat.dispatchers.redis_inbox import inbox_of
 from celery_qbeat.ports import End
 from celery_qbeat.safe_logging import get_logger
 

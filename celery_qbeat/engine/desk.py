@@ -10,6 +10,7 @@ from typing import TypeVar
 from celery_qbeat.agenda import Agenda, Entry
 from celery_qbeat.engine.refusals import Refusals
 from celery_qbeat.flights import Airborne, Flights
+from celery_qbeat.identity import request_task_id
 from celery_qbeat.jobs import Job, RowRules, State, Verdict, Worker
 from celery_qbeat.planning import Claim, Moment
 from celery_qbeat.ports import (
@@ -82,8 +83,8 @@ def _never() -> bool:
 class Parts:
     """The implementations behind the ports, and the rules.
 
-    `stopping` says that a signal waits for the end of the tick: then loading and publishing end early, and what was
-    claimed and not sent is given back.
+    `run_code_entries`: whether requests may run jobs of `code_jobs`. `stopping` says that a signal waits for the end of
+    the tick: then loading and publishing end early, and what was claimed and not sent is given back.
     """
 
     store: Store
@@ -97,6 +98,7 @@ class Parts:
     holder: str = "beat"
     code_jobs: Sequence[Job] = ()
     chores: Mapping[str, Chore] = field(default_factory=dict)
+    run_code_entries: bool = False
     fail_point: Callable[[str], None] = _nothing
     stopping: Callable[[], bool] = _never
 
@@ -132,7 +134,8 @@ class Desk:
     """A writer's memory. `owed` survives a lost connection: it is paid, in order, before anything else is done.
 
     `changed`: rows that the change feed brought and that are not planned yet. `answered`: the last requests that were
-    answered, by job id and time.
+    answered, by the task id of their run. `hand_slots`: the last slot of a run by hand, by job. `requests_after`: the
+    id after which requests are read next; `requests_left`: whether one before it must wait.
     """
 
     agenda: Agenda = field(default_factory=Agenda)
@@ -157,7 +160,10 @@ class Desk:
     settling: Iterator[Sequence[Flight]] | None = None
     settled: bool = False
     asked: bool = False
-    answered: dict[tuple[str, int], None] = field(default_factory=dict)
+    answered: dict[str, None] = field(default_factory=dict)
+    hand_slots: dict[str, int] = field(default_factory=dict)
+    requests_after: int = 0
+    requests_left: bool = False
     broker_away: bool = False
     broker_memory: str = ""
     batches: int = 0
@@ -224,9 +230,13 @@ class Desk:
         if skips and self.flights.busy(claim.job_id):
             self.blocked.setdefault(claim.job_id, Blocked()).skips += skips
 
+    def request_name(self, request: Request) -> str:
+        """The task id of the run that a request asks for."""
+        return request_task_id(self.instance, request.job_id, request.id, request.asked_us)
+
     def remember_answer(self, request: Request) -> None:
         """A restored database brings answered requests again; they are not answered twice."""
-        self.answered[request.job_id, request.asked_us] = None
+        self.answered[self.request_name(request)] = None
         if len(self.answered) > ANSWERS_KEPT:
             del self.answered[next(iter(self.answered))]
 

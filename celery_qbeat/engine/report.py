@@ -191,6 +191,11 @@ def unsendable(job: Job, run: Run, detail: str) -> None:
     log.error("failed: job=%r slot=%s task_id=%s: could not be published: %s", job.id, slot, run.task_id, detail)
 
 
+def refused_request(request: Request, refusal: str) -> None:
+    asker = request.asked_by or "nobody named"
+    log.warning("request %d is refused: job %r (asked by %s): %s", request.id, request.job_id, asker, refusal)
+
+
 def unknown_request(request: Request) -> None:
     log.warning("run by hand: %r is not a job (asked by %s)", request.job_id, request.asked_by or "nobody named")
 

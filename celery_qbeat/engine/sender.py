@@ -10,15 +10,15 @@ from celery_qbeat.agenda import Entry
 from celery_qbeat.engine import report
 from celery_qbeat.engine.broker_watch import BrokerWatch
 from celery_qbeat.engine.desk import Desk, Parts, batched
-from celery_qbeat.engine.leases import answer_request
+from celery_qbeat.engine.manual import ManualRuns
 from celery_qbeat.engine.marker import Marker
 from celery_qbeat.engine.resender import Resender
 from celery_qbeat.engine.won import Won
 from celery_qbeat.errors import Doubt, Unavailable
 from celery_qbeat.flights import Airborne
 from celery_qbeat.jobs import Run, Verdict
-from celery_qbeat.planning import Claim, Due, by_hand, decide
-from celery_qbeat.ports import Release, Request, Shipment
+from celery_qbeat.planning import Claim, Due, decide
+from celery_qbeat.ports import Release, Shipment
 
 
 def _still_due(claim: Claim, now: int) -> bool:
@@ -35,6 +35,7 @@ class Sender:
         self._watch = BrokerWatch(parts, desk, renew)
         self._marker = Marker(parts, desk, self._watch)
         self._resender = Resender(parts, desk, self._watch, self._marker)
+        self._manual = ManualRuns(parts, desk, self._watch, self._claim, self._publish)
 
     def send_due(self, now: int, trusted: Callable[[], bool]) -> bool:
         """Send again what is in doubt, then what people asked for, then one batch of due slots.
@@ -47,8 +48,8 @@ class Sender:
         self._watch.begin()
         self._resender.take_late(now)
         self._wake_waiting(now)
-        reached = self._resender.resend(now, trusted) and self._run_by_hand(now, trusted)
-        return reached and self._dispatch(now, trusted)
+        reached = self._resender.resend(now, trusted) and self._manual.answer(now, trusted)
+        return reached and (self._dispatch(now, trusted) or self._desk.requests_after > 0)
 
     def notice_empty_broker(self) -> None:
         """Check the runs in flight after the broker may have lost its messages. One round trip."""
@@ -140,31 +141,6 @@ class Sender:
         refusals.wait(job, claim, now)
         return True
 
-    def _run_by_hand(self, now: int, trusted: Callable[[], bool]) -> bool:
-        """Answer the requests for single runs; False: the broker surely took nothing, and the rest waits."""
-        desk, store = self._desk, self._parts.store
-        if not desk.asked:
-            return True
-        requests = store.requests()
-        if requests and not self._watch.can_send(trusted):
-            return False
-        again = False
-        for request in requests:
-            entry = desk.agenda.entries.get(request.job_id)
-            if entry is None or request.action != "run":
-                answer_request(self._parts, desk, request, now)
-            else:
-                claimed = self._claim_by_hand(entry, request, now)
-                if claimed is None:
-                    again = True
-                    continue
-                if not self._publish(*claimed, now, trusted):
-                    return False
-            desk.remember_answer(request)
-            store.answer(desk.epoch, [request.id])
-        desk.asked = again
-        return True
-
     def _decide(self, entry: Entry, now: int) -> Claim | None:
         job, slot = entry.job, entry.next_us
         if job is None or slot is None:
@@ -185,29 +161,6 @@ class Sender:
         )
         claim = decide(due, self._desk.moment(now))
         return self._desk.refusals.explain(job, claim) if self._desk.refusals and claim is not None else claim
-
-    def _claim_by_hand(self, entry: Entry, request: Request, now: int) -> tuple[int, list[Won]] | None:
-        """What `_publish` wants; None: not now, for the row has gone or somebody holds a lock on its state."""
-        desk, job = self._desk, entry.job
-        if job is None:
-            refusal = entry.problem
-        elif not job.scope.enabled:
-            refusal = "its worker scope is disabled"
-        else:
-            refusal = self._parts.privileges.refusal(job)
-        busy = desk.flights.busy(entry.id)
-        claim = by_hand(
-            entry.id,
-            job,
-            request.asked_us,
-            busy=busy,
-            refusal=refusal,
-            moment=desk.moment(now),
-            remembered=(request.job_id, request.asked_us) in desk.answered,
-        )
-        batch_id, won, lost = self._claim([Won(claim, job, None)], now)
-        # The ledger has the slot: the request was dealt with before, and only the answer to it was lost.
-        return (batch_id, won) if won or claim.runs[0].task_id in lost else None
 
     def _claim(self, wanted: Sequence[Won], now: int) -> tuple[int, list[Won], frozenset[str]]:
         """The batch id, what the database granted, and what it did not (see `Store.claim`)."""

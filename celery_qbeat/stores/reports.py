@@ -89,14 +89,6 @@ def runs(
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
-def run_of(connection: sa.Connection, job_id: str, slot_us: int) -> Ran | None:
-    """The line of one slot."""
-    ran = tables.runs.c
-    found = connection.execute(sa.select(tables.runs).where(ran.slot_us == slot_us, ran.job_id == job_id)).mappings()
-    row = found.first()
-    return None if row is None else dict(row)
-
-
 def by_task_id(connection: sa.Connection, task_ids: Sequence[str]) -> dict[str, Ran]:
     """The lines of these runs."""
     ran = tables.runs.c
@@ -119,6 +111,12 @@ def asked(connection: sa.Connection, job_id: str, asked_us: int) -> bool:
     requests = tables.requests.c
     query = sa.select(requests.id).where(requests.job_id == job_id, requests.asked_us == asked_us)
     return connection.execute(query).first() is not None
+
+
+def waits(connection: sa.Connection, request_id: int) -> bool:
+    """Whether a request still waits for its answer."""
+    requests = tables.requests.c
+    return connection.execute(sa.select(requests.id).where(requests.id == request_id)).first() is not None
 
 
 def verdicts(connection: sa.Connection, from_us: int, until_us: int) -> dict[str, int]:

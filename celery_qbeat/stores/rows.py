@@ -122,9 +122,13 @@ def delete(connection: sa.Connection, job_ids: Sequence[str]) -> int:
     )
 
 
-def ask(connection: sa.Connection, job_id: str, asked_us: int, asked_by: str) -> None:
-    """Ask the writer for a run by hand; `asked_us` is the run's slot."""
-    connection.execute(sa.insert(tables.requests).values(job_id=job_id, asked_us=asked_us, asked_by=asked_by[:255]))
+def ask(connection: sa.Connection, job_id: str, asked_us: int, asked_by: str) -> int:
+    """Ask the writer for a run by hand; the id of the request, see `identity.request_task_id`."""
+    asked = {"job_id": job_id, "asked_us": asked_us, "asked_by": asked_by[:255]}
+    key = connection.execute(sa.insert(tables.requests).values(asked)).inserted_primary_key
+    if key is None:
+        raise AssertionError("an insert of one row has a key")
+    return int(key[0])
 
 
 def ask_release(connection: sa.Connection, job_id: str, task_id: str, asked_us: int, asked_by: str) -> None:

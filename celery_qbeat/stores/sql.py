@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from celery_qbeat.errors import SchemaError, Unavailable
 from celery_qbeat.jobs import State, Verdict, Worker
-from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row, Steps
+from celery_qbeat.ports import REQUESTS_A_READ, Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row, Steps
 from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.stores import leader, ledger, pruning, reading, schema, tables
 from celery_qbeat.stores.claiming import Batch, among, chunks, clean
@@ -284,10 +284,10 @@ class SqlStore:
     def close_batches(self, epoch: int, now_us: int) -> None:
         self._link.write(lambda connection: ledger.close_batches(connection, epoch, now_us))
 
-    def requests(self) -> Sequence[Request]:
+    def requests(self, after_id: int = 0) -> Sequence[Request]:
         asked = tables.requests.c
         columns = (asked.id, asked.job_id, asked.asked_us, asked.asked_by, asked.action, asked.task_id)
-        query = sa.select(*columns).order_by(asked.asked_us, asked.id)
+        query = sa.select(*columns).where(asked.id > after_id).order_by(asked.id).limit(REQUESTS_A_READ)
         return self._link.read(lambda connection: [Request(*row) for row in connection.execute(query).all()])
 
     def answer(self, epoch: int, request_ids: Sequence[int]) -> None:

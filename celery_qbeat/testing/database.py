@@ -104,6 +104,7 @@ class Database:
     batches: dict[int, Batch] = field(default_factory=dict)
     history: list[tuple[str, int, str | None]] = field(default_factory=list)
     requests: dict[int, Request] = field(default_factory=dict)
+    last_request: int = 0
     log: list[tuple[str, str | None]] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -154,12 +155,13 @@ class Edits:
             del self.database.workers[name]
             self.database.log.append(("W", name))
 
-    def ask(self, job_id: str, asked_us: int, asked_by: str = "", action: str = "run", task_id: str = "") -> None:
-        """As `INSERT INTO qbeat_requests`: somebody wants a run by hand, or the release of one."""
+    def ask(self, job_id: str, asked_us: int, asked_by: str = "", action: str = "run", task_id: str = "") -> Request:
+        """As `INSERT INTO qbeat_requests`: somebody wants a run by hand, or the release of one. Gives the request."""
         with self.database.lock:
-            new = max(self.database.requests, default=0) + 1
+            new = self.database.last_request = self.database.last_request + 1
             self.database.requests[new] = Request(new, job_id, asked_us, asked_by, action, task_id)
             self.database.log.append(("R", job_id))
+            return self.database.requests[new]
 
     @property
     def state(self) -> dict[str, State]:

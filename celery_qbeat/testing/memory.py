@@ -7,7 +7,19 @@ from dataclasses import replace
 
 from celery_qbeat.errors import Fenced
 from celery_qbeat.jobs import DEFAULT_MAX_RUN_US, FAILURES, IN_FLIGHT, Run, State, Verdict, Worker, may_end, read_worker
-from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row, Steps
+from celery_qbeat.ports import (
+    REQUESTS_A_READ,
+    Changes,
+    Claim,
+    End,
+    Flight,
+    Loaded,
+    Plan,
+    Release,
+    Request,
+    Row,
+    Steps,
+)
 from celery_qbeat.testing.database import INSTANCE, Batch, Database, Edits, Entry, Extra
 from celery_qbeat.testing.faults import Faults, call
 
@@ -160,7 +172,7 @@ class MemoryStore(Edits, Faults):
                 lost.add(claim.job_id)
                 continue
             wanted = [run.task_id for run in claim.runs if run.verdict is Verdict.CLAIMED]
-            new = [run for run in claim.runs if (run.slot_us, run.job_id) not in self.database.by_slot]
+            new = [run for run in claim.runs if not self._is_known(run)]
             won = [run for run in new if run.verdict is Verdict.CLAIMED]
             lost |= set(wanted) - {run.task_id for run in won}
             if wanted and not won:
@@ -172,6 +184,9 @@ class MemoryStore(Edits, Faults):
         if sendable:
             self.database.batches[batch_id] = Batch(epoch, now_us, sendable)
         return frozenset(lost)
+
+    def _is_known(self, run: Run) -> bool:
+        return (run.slot_us, run.job_id) in self.database.by_slot or run.task_id in self.database.by_task
 
     def _may(self, claim: Claim) -> bool:
         base = self.database
@@ -337,8 +352,9 @@ class MemoryStore(Edits, Faults):
                 batch.sent_us = now_us
 
     @call
-    def requests(self) -> Sequence[Request]:
-        return sorted(self.database.requests.values(), key=lambda request: (request.asked_us, request.id))
+    def requests(self, after_id: int = 0) -> Sequence[Request]:
+        waiting = self.database.requests
+        return [waiting[number] for number in sorted(waiting) if number > after_id][:REQUESTS_A_READ]
 
     @call
     def answer(self, epoch: int, request_ids: Sequence[int]) -> None:

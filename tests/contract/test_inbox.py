@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_qbeat.dispatchers.inbox import WINDOW
+from celery_qbeat.dispatchers.redis_inbox import WINDOW
 from celery_qbeat.identity import run_token
 from celery_qbeat.jobs import Verdict
 from tests.contract.making_runs import BUDGET_S, INSTANCE, QUEUE, Desk, fresh_id

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from celery_qbeat.errors import Fenced
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.ports import End, Plan, Release, Store
+from celery_qbeat.jobs import Run, Verdict
+from celery_qbeat.ports import REQUESTS_A_READ, Claim, End, Plan, Release, Store
 from tests.contract.store_rigs import SECOND, T0, Rig
 
 NEXT = T0 + 60 * SECOND
@@ -285,17 +287,44 @@ def test_batches_of_older_epochs_are_closed_the_own_stay_open(rig: Rig) -> None:
 # ---------------------------------------------------------------- requests
 
 
-def test_requests_come_oldest_first_until_they_are_answered(rig: Rig) -> None:
-    rig.ask("b", T0 + 2, "me", action="release", task_id="run-1")
+def test_requests_come_in_their_order_until_they_are_answered(rig: Rig) -> None:
     rig.ask("a", T0 + 1)
+    rig.ask("b", -(2**63), "me", action="release", task_id="run-1")
     first, second = rig.store.requests()
     assert (first.action, first.task_id, second.action, second.task_id) == ("run", "", "release", "run-1")
     assert (first.job_id, first.asked_us, second.job_id, second.asked_by) == ("a", T0 + 1, "b", "me")
+    assert second.asked_us == -(2**63)
     rig.store.answer(rig.epoch, [first.id])
     assert [request.job_id for request in rig.store.requests()] == ["b"]
     rig.store.answer(rig.epoch, [])
     rig.store.answer(rig.epoch, [second.id, second.id + 99])
     assert list(rig.store.requests()) == []
+
+
+def test_many_requests_come_in_pages(rig: Rig) -> None:
+    for number in range(REQUESTS_A_READ + 2):
+        rig.ask("a", number)
+    page = rig.store.requests()
+    rest = rig.store.requests(page[-1].id)
+    assert [request.asked_us for request in (*page, *rest)] == list(range(REQUESTS_A_READ + 2))
+    assert len(page) == REQUESTS_A_READ
+
+
+def test_an_answered_request_gives_its_id_to_no_other(rig: Rig) -> None:
+    rig.ask("a", T0)
+    [first] = rig.store.requests()
+    rig.store.answer(rig.epoch, [first.id])
+    rig.ask("a", T0)
+    [second] = rig.store.requests()
+    assert second.id != first.id
+
+
+def test_the_ledger_takes_the_run_of_a_request_once_whatever_its_slot(rig: Rig) -> None:
+    rig.claimed("a")
+    run = Run("a", T0 + 7, "the run of a request", Verdict.CLAIMED, lease_until_us=T0 + DAY)
+    assert rig.claim(Claim("a", None, None, None, (run,))) == frozenset()
+    assert run.task_id in rig.claim(Claim("a", None, None, None, (replace(run, slot_us=T0 + 8),)))
+    assert [entry["slot_us"] for entry in rig.runs() if entry["task_id"] == run.task_id] == [T0 + 7]
 
 
 # ---------------------------------------------------------------- pruning

@@ -30,7 +30,7 @@ class Auditor:
         self.database = database
         self.broker = broker
         self.observer = observer
-        self.requested: dict[tuple[str, int], str] = {}
+        self.requested: dict[str, str] = {}
         self.edited: set[str] = set()
         self.deleted: set[str] = set()
         self.exact = True
@@ -131,11 +131,11 @@ class Auditor:
         return wanted and entry.job_id not in self.edited and "could not be sent again" not in entry.detail
 
     def _requests(self) -> Iterator[str]:
-        for (job_id, slot), _ in self.requested.items():
+        for task_id, job_id in self.requested.items():
             if job_id in self.database.jobs and job_id not in self.edited:
-                lines = [entry for entry in self.database.ledger if (entry.job_id, entry.slot_us) == (job_id, slot)]
+                lines = [entry for entry in self.database.ledger if entry.task_id == task_id]
                 if len(lines) != 1:
-                    yield f"the run of {job_id} asked for at {slot} has {len(lines)} lines in the ledger"
+                    yield f"the run of {job_id} that somebody asked for has {len(lines)} lines in the ledger"
         if self.database.requests:
             yield f"requests were not answered: {list(self.database.requests.values())}"
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from celery_qbeat.engine import Engine, Limits, Parts
+from celery_qbeat.identity import request_task_id
 from celery_qbeat.jobs import RowRules
 from celery_qbeat.privileges import BUILTIN_PRUNE, Privileges
 from celery_qbeat.testing.database import Database, Edits
@@ -266,11 +267,11 @@ class History:
     def ask_by_hand(self) -> None:
         if self.database.jobs:
             job_id = self.rng.choice(list(self.database.jobs))
-            slot = self.world.base_us + round(self.world.now * SECOND) * 10 // 10 + 1
-            self.world.say(f"--- somebody asks for {job_id}@{slot}")
-            if (job_id, slot) not in self.auditor.requested:
-                self.auditor.requested[job_id, slot] = job_id
-                self.table.ask(job_id, slot)
+            # Anything may be in a request.
+            asked_us = self.rng.choice((0, -(2**63), self.world.base_us + round(self.world.now * SECOND) + 1))
+            request = self.table.ask(job_id, asked_us)
+            self.world.say(f"--- somebody asks for {job_id} (request {request.id})")
+            self.auditor.requested[request_task_id(self.database.instance, job_id, request.id, asked_us)] = job_id
 
     # ------------------------------------------------------------ clocks
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from celery_qbeat.identity import task_id
 from celery_qbeat.jobs import Job, State, Verdict
+from celery_qbeat.manual_runs import by_hand, slot_by_hand
 from celery_qbeat.planning import (
     CLAIM_LIMIT,
     IN_FLIGHT_DETAIL,
@@ -19,7 +20,6 @@ from celery_qbeat.planning import (
     Claim,
     Due,
     Moment,
-    by_hand,
     decide,
     first_slot,
     kept_slot,
@@ -347,12 +347,12 @@ def test_a_once_job_seen_within_its_tolerance_is_claimed_and_later_it_is_missed(
 
 
 @given(jobs(), INSTANTS, st.booleans(), st.sampled_from(["", "no"]))
-def test_a_run_by_hand_leaves_the_plan_alone(job: Job, asked: int, busy: bool, refusal: str) -> None:
-    moment = Moment(asked + SECOND, 0, INSTANCE)
-    claim = by_hand("j", job, asked, busy=busy, refusal=refusal, moment=moment)
+def test_a_run_by_hand_leaves_the_plan_alone(job: Job, slot: int, busy: bool, refusal: str) -> None:
+    moment = Moment(slot, 0, INSTANCE)
+    claim = by_hand("j", job, slot, "the name", busy=busy, refusal=refusal, moment=moment)
     assert (claim.expected_us, claim.next_us, len(claim.runs)) == (None, None, 1)
     run = claim.runs[0]
-    assert (run.slot_us, run.task_id) == (asked, task_id(INSTANCE, "j", asked))
+    assert (run.slot_us, run.task_id, run.late_us) == (slot, "the name", 0)
     if refusal:
         assert (run.verdict, run.detail) == (Verdict.REFUSED, "by hand: no")
     elif busy and job.overlap == "skip":
@@ -363,9 +363,21 @@ def test_a_run_by_hand_leaves_the_plan_alone(job: Job, asked: int, busy: bool, r
 
 def test_a_run_by_hand_of_a_bad_row_is_refused() -> None:
     moment = Moment(NOON, 0, INSTANCE)
-    claim = by_hand("j", None, NOON, busy=False, refusal="args: bad", moment=moment)
+    claim = by_hand("j", None, NOON, "the name", busy=False, refusal="args: bad", moment=moment)
     assert claim.rev is None
     assert claim.runs[0].verdict is Verdict.REFUSED
+
+
+@given(INSTANTS, st.integers(-5, 5), st.integers(-5, 5))
+def test_the_slot_of_a_run_by_hand_is_nobody_elses(now: int, last: int, planned: int) -> None:
+    slot = slot_by_hand(now, now + last, now + planned)
+    assert now <= slot <= now + 10
+    assert slot not in (now + last, now + planned)
+    assert slot % SECOND
+
+
+def test_after_a_step_back_of_the_clock_runs_by_hand_have_the_time_of_the_clock() -> None:
+    assert slot_by_hand(NOON + 1, NOON + HOUR, None) == NOON + 1
 
 
 @pytest.mark.parametrize("next_us", [None, NOON + MINUTE])

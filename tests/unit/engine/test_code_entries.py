@@ -91,14 +91,34 @@ def test_a_row_with_the_id_of_an_entry_in_code_does_not_touch_it(caplog: pytest.
     ] * 2
 
 
-def test_an_entry_in_code_overlaps_as_it_says_and_can_be_asked_for() -> None:
+def test_an_entry_in_code_overlaps_as_it_says() -> None:
     rig = Rig(code_jobs=[code(overlap="skip")])
     rig.run(121)
     assert rig.verdicts("code:mine") == ["sent", "skipped"]
-    rig.landings.end(rig.sent_id("code:mine"))
-    rig.store.ask("code:mine", NOON + 77)
+
+
+def test_a_request_runs_no_entry_in_code(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(code_jobs=[code()])
+    rig.tick()
+    rig.store.ask("code:mine", NOON, "mallory")
+    rig.run(30)
+    assert rig.slots("code:mine") == []
+    assert rig.verdicts("code:mine") == ["refused"]
+    assert rig.entry("code:mine").detail == (
+        "by hand: it is an entry in code, and those run by hand only with qbeat_run_code_entries = True"
+    )
+    assert rig.store.database.requests == {}
+    (line,) = caplog.messages
+    assert line.startswith("request 1 is refused: job 'code:mine' (asked by mallory): it is an entry in code")
+
+
+def test_a_setting_lets_requests_run_entries_in_code() -> None:
+    rig = Rig(code_jobs=[code()], run_code_entries=True)
+    rig.tick()
+    rig.store.ask("code:mine", NOON)
     rig.run(5)
-    assert rig.slots("code:mine") == [NOON + MINUTE, NOON + 77]
+    assert len(rig.slots("code:mine")) == 1
+    assert rig.entry("code:mine").detail == "by hand"
 
 
 def test_a_plain_celery_schedule_kept_as_parsed_text_is_the_same_entry_after_a_restart() -> None:
