@@ -75,14 +75,14 @@ class BeatList:
         self._kept_ms = round(kept_s * 1000)
         self._databases = f"qbeat:{{{namespace}}}:databases"
         self._old = (f"qbeat:{{{namespace}}}:lock", f"qbeat:{{{namespace}}}:beats")
-        self._key = self._database = ""
+        self.key = self._database = ""
         self._again = float("-inf")
         self._told: set[str] = set()
         self._announced = self._failing = False
 
     def bind(self, key: str, database: str) -> None:
         """Announce in this list, as a beat of this database, from the next call on."""
-        self._key, self._database = key, database
+        self.key, self._database = key, database
         self._again = float("-inf")
 
     def announce(self, now: float) -> None:
@@ -92,7 +92,7 @@ class BeatList:
         self._again = now + ANNOUNCE_S
         self._announced = True
         try:
-            self._server.eval(_ANNOUNCE, [self._key], [self._member, self._kept_ms])
+            self._server.eval(_ANNOUNCE, [self.key], [self._member, self._kept_ms])
             others = self._server.eval(_ANNOUNCE, [self._databases], [self._database_member, self._kept_ms])
             old = self._server.eval(_LOOK_FOR_OLD, self._old, [])
         except (RedisError, OSError) as error:
@@ -112,7 +112,7 @@ class BeatList:
         """Stop being listed. Raises RedisError and OSError."""
         if self._announced:
             self._announced = False
-            self._server.eval(_WITHDRAW, [self._key], [self._member])
+            self._server.eval(_WITHDRAW, [self.key], [self._member])
             self._server.eval(_WITHDRAW, [self._databases], [self._database_member])
 
     @property

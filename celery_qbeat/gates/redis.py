@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,13 @@ from redis.exceptions import RedisError
 
 from celery_qbeat.errors import NotBound, SettingsError, Unavailable
 from celery_qbeat.gates.beat_list import SEEN_FOR_S, Announced, BeatList, read_announced
+from celery_qbeat.gates.odd_lock import ENDLESS, OddLock
 from celery_qbeat.gates.server import RedisServer
 from celery_qbeat.gates.trouble import explain
 from celery_qbeat.identity import database_id
 from celery_qbeat.ports import Clock, Lease
 from celery_qbeat.safe_logging import get_logger
+from celery_qbeat.safe_text import one_line
 
 log = get_logger()
 
@@ -25,21 +27,28 @@ SHORTEST_TTL_S = 2.0
 
 POLLS_PER_TTL = 3
 
-# One call renews or acquires (ARGV[3] is '1') or gives back what is left. The answer is the lock's value afterwards,
-# empty for none, and the milliseconds that it has left.
+# One call renews or acquires (ARGV[3] is '1') or gives back what is left. The answer is the begin of the lock's value
+# afterwards, empty for none, the milliseconds that it has left, and for another one's lock a mark that is the same for
+# as long as the value is. ARGV[5] is the mark of a lock without TTL that may be replaced.
 # The value is "<token of the beat>:<number of the call that acquired it>". So a key that was lost and made again has
 # another value, and the caller sees a new term even if the answer to the call that made it never arrived.
 # DEL comes before SET because of a full Redis (maxmemory, noeviction): it refuses SET there, but not after a command
 # of the same script that writes and needs no memory. tests/contract/test_gate_troubles.py shows it.
 # Sent as EVAL: a Redis that restarted or forgot its scripts needs no second attempt.
 _HOLD = """
-local held = redis.call('GET', KEYS[1])
+local held, mark = redis.pcall('GET', KEYS[1]), ''
+if type(held) == 'table' then
+  if not string.find(held.err, 'WRONGTYPE', 1, true) then return held end
+  held = ''
+end
 local mine = held and string.sub(held, 1, #ARGV[1]) == ARGV[1]
+if held and not mine then mark = #held .. ':' .. redis.sha1hex(string.sub(held, 1, 1000)) end
+local abandoned = mark ~= '' and mark == ARGV[5] and redis.call('PTTL', KEYS[1]) == -1
 if ARGV[3] == '1' then
   if mine then
     redis.call('PEXPIRE', KEYS[1], ARGV[4])
-  elseif not held then
-    held = ARGV[2]
+  elseif not held or abandoned then
+    held, mark = ARGV[2], ''
     redis.call('DEL', KEYS[1])
     redis.call('SET', KEYS[1], held, 'PX', ARGV[4])
   end
@@ -47,30 +56,33 @@ elseif mine then
   redis.call('DEL', KEYS[1])
   held = false
 end
-return {held or '', redis.call('PTTL', KEYS[1])}
+return {string.sub(held or '', 1, 100), redis.call('PTTL', KEYS[1]), mark}
 """
 
 _RELEASE = """
-local held = redis.call('GET', KEYS[1])
-if held and string.sub(held, 1, #ARGV[1]) == ARGV[1] then
+local held = redis.pcall('GET', KEYS[1])
+if type(held) == 'string' and string.sub(held, 1, #ARGV[1]) == ARGV[1] then
   redis.call('DEL', KEYS[1])
 end
 return 1
 """
 
+# The last item says what is wrong with the list, which may be of any type as the lock may.
 _LOOK = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-return {redis.call('GET', KEYS[1]) or '', redis.call('PTTL', KEYS[1]), now,
-        redis.call('ZREVRANGE', KEYS[2], 0, 199, 'WITHSCORES')}
+local held, listed = redis.pcall('GET', KEYS[1]), redis.pcall('ZREVRANGE', KEYS[2], 0, 199, 'WITHSCORES')
+if type(held) == 'table' then
+  if not string.find(held.err, 'WRONGTYPE', 1, true) then return held end
+  held = ''
+end
+local trouble = listed.err or ''
+if listed.err then listed = {} end
+return {string.sub(held or '', 1, 100), redis.call('PTTL', KEYS[1]), now, listed, trouble}
 """
 
-_VALUE = re.compile(rb"[0-9a-f]{32}:\d+")
-
-ANOTHER = "another beat is the writer"
-
-ENDLESS = -1
-"""What PTTL says of a key that has no end."""
+GONE = -2
+"""What PTTL says of a key that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +148,7 @@ class RedisGate:
         self._calls = 0
         self._lease: Lease | None = None
         self._trouble = ""
-        self._odd = b""
-        self._other = ANOTHER
+        self._odd = OddLock(3 * ttl_s, self._server.where)
         self._ask_again = float("-inf")
         self._yielded_until: float | None = None
 
@@ -151,6 +162,7 @@ class RedisGate:
         self._instance, self._keys = instance, (key, key.removesuffix("lock") + "beats")
         self._list.bind(self._keys[1], database_id(instance))
         self._ask_again, self._yielded_until = float("-inf"), None
+        self._odd.forget()
 
     def hold(self) -> Lease | None:
         """Acquire or renew. None: another beat has the lock, or Redis is away and its last answer no longer trusted.
@@ -164,7 +176,7 @@ class RedisGate:
         if started < self._ask_again:
             return self._still_trusted(started)
         try:
-            value, left_ms = self._call(take=not self._yielded(started))
+            value, left_ms, mark = self._call(take=not self._yielded(started))
         except (RedisError, OSError) as error:
             now = self._clock.monotonic()
             self._ask_again = now + self._pause_s
@@ -175,16 +187,20 @@ class RedisGate:
         self._say_back()
         self._list.announce(started)
         if value.startswith(self._token.encode()):
+            if self._odd.abandoned(started):
+                self._odd.taken_over(self._keys[0])
             self._lease = Lease(value.decode(), started + self._ttl_s - self._margin_s)
             return self._lease
         self._lease = None
-        if value:
+        if mark:
             self._yielded_until = None
-            self._mind_oddities(value, left_ms)
+            self._odd.see(self._keys[0], value, mark, left_ms, started)
+        else:
+            self._odd.forget()
         return None
 
     def reason(self) -> str:
-        return self._trouble or self._other
+        return self._trouble or self._odd.reason
 
     def yield_(self) -> None:
         """Give the lock back and leave it to the others until one had it, or for one TTL if there is none."""
@@ -212,37 +228,40 @@ class RedisGate:
 
     def beats(self) -> tuple[Beat, ...]:
         """Beats that announced themselves within the last minute, the writer first. Raises Unavailable."""
-        value, _, now_ms, announced = self._look()
+        value, _, now_ms, announced, trouble = self._look()
+        if trouble:
+            raise Unavailable(f"gate: the list of beats cannot be read: {trouble} (redis-cli DEL '{self._list.key}')")
         token = _token(value)
         found = []
         for member, seen_ms in zip(announced[::2], announced[1::2], strict=True):
-            if beat := read_announced(member):
-                seen_s = max(0.0, (now_ms - float(seen_ms)) / 1000)
+            seen_s = max(0.0, (now_ms - float(seen_ms)) / 1000)
+            if (beat := read_announced(member)) and math.isfinite(seen_s):
                 found.append(Beat(beat.holder, beat.since_us, seen_s, writer=beat.token == token))
         return tuple(sorted(found, key=lambda beat: (not beat.writer, beat.since_us)))
 
     def holding(self) -> Holding | None:
         """Who has the lock now, and how long it would last; None when nobody has it. Raises Unavailable."""
-        value, left_ms, _, announced = self._look()
-        if not value:
+        value, left_ms, _, announced, _ = self._look()
+        if left_ms == GONE:
             return None
         known = {beat.token: beat.holder for beat in map(read_announced, announced[::2]) if beat}
         return Holding(known.get(_token(value), ""), None if left_ms == ENDLESS else max(0, left_ms) / 1000)
 
     # ------------------------------------------------------------------
 
-    def _call(self, *, take: bool) -> tuple[bytes, int]:
+    def _call(self, *, take: bool) -> tuple[bytes, int, str]:
         self._calls += 1
         new = f"{self._token}:{self._calls}"
-        value, left_ms = self._eval(_HOLD, [self._token, new, int(take), _ms(self._ttl_s)])
-        return value, left_ms
+        abandoned = self._odd.abandoned(self._clock.monotonic())
+        value, left_ms, mark = self._eval(_HOLD, [self._token, new, int(take), _ms(self._ttl_s), abandoned])
+        return value, left_ms, mark.decode()
 
-    def _look(self) -> tuple[bytes, int, int, Sequence[bytes]]:
+    def _look(self) -> tuple[bytes, int, int, Sequence[bytes], str]:
         try:
-            value, left_ms, now_ms, announced = self._eval(_LOOK, [])
+            value, left_ms, now_ms, announced, trouble = self._eval(_LOOK, [])
         except (RedisError, OSError) as error:
             raise Unavailable(f"gate: {explain(error)} ({self._server.where}: {error})") from error
-        return value, left_ms, now_ms, announced
+        return value, left_ms, now_ms, announced, one_line(trouble.decode(errors="replace"))
 
     def _eval(self, script: str, arguments: Sequence[str | int]) -> Any:
         if self._keys is None:
@@ -280,21 +299,6 @@ class RedisGate:
         if self._trouble:
             self._trouble = ""
             log.warning("gate: Redis is back (%s)", self._server.where)
-
-    def _mind_oddities(self, value: bytes, left_ms: int) -> None:
-        """Tell once of a lock that no beat made: somebody else wrote to its key, and would keep all beats waiting."""
-        readable, endless = _VALUE.fullmatch(value) is not None, left_ms == ENDLESS
-        self._other = ANOTHER if readable else "somebody unknown holds the lock"
-        if (readable and not endless) or value == self._odd:
-            return
-        self._odd = value
-        log.warning(
-            "gate: the lock %s is held by %s%s: jobs paused until it ends or is deleted (%s)",
-            self._keys and self._keys[0],
-            "a beat" if readable else "somebody unknown",
-            " and has no TTL, so it does not end by itself" if endless else "",
-            self._server.where,
-        )
 
 
 def _token(value: bytes) -> str:

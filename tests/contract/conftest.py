@@ -1,4 +1,4 @@
-"""Stores for the contract suites: tables are made once a session, and emptied for each test."""
+"""Stores for the contract suites (tables are made once a session, and emptied for each test), and gates."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.contract.making_gates import GateMaker
 from tests.contract.store_rigs import RIGS, SQL_RIGS, Rig, SqlRig, made
 from tests.servers import MariaDB, PostgreSQL
 
@@ -49,3 +50,10 @@ def sql_rig(request: pytest.FixtureRequest) -> Iterator[SqlRig]:
         assert isinstance(made_rig, SqlRig)
         made_rig.start()
         yield made_rig
+
+
+@pytest.fixture
+def gate_at() -> Iterator[GateMaker]:
+    """Makes gates in Redis, released at the end of the test."""
+    with GateMaker() as make:
+        yield make

@@ -7,8 +7,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from celery_qbeat.gates import RedisGate, lock_key
-from celery_qbeat.ports import Clock
+from celery_qbeat.ports import Clock, Gate, Lease
 
 INSTANCE = "5f0c2b9e-7f43-4a55-9a3e-0d6f1c2b3a4d"
 OTHER = "0b9a8c7d-1111-4222-8333-444455556666"
@@ -48,3 +50,23 @@ class GateMaker(ExitStack):
         self.callback(gate.release)
         gate.bind(instance)
         return gate
+
+
+def held(gate: Gate) -> Lease:
+    """The lease of a gate that must hold now."""
+    lease = gate.hold()
+    assert lease is not None
+    return lease
+
+
+def hold_often(*gates: Gate) -> list[Lease | None]:
+    """What each of them gets, three times in turn."""
+    return [gate.hold() for _ in range(3) for gate in gates]
+
+
+def said(caplog: pytest.LogCaptureFixture, *, keep: bool = False) -> list[str]:
+    """What a gate logged since the last call, without the address and the words of Redis; `keep`: for the next, too."""
+    lines = [record.getMessage().partition(" (redis:")[0] for record in caplog.records]
+    if not keep:
+        caplog.clear()
+    return lines

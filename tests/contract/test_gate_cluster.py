@@ -12,24 +12,11 @@ import redis
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.gates import RedisGate
 from celery_qbeat.gates.server import RedisServer
-from celery_qbeat.ports import Gate, Lease
-from tests.contract.making_gates import BEATS, LOCK, GateMaker
+from tests.contract.making_gates import BEATS, LOCK, GateMaker, held
 from tests.servers import Redis, ServerBroken, wait_for
 from tests.servers.ports import free_port
 
 SLOTS = 16_384
-
-
-@pytest.fixture
-def gate_at() -> Iterator[GateMaker]:
-    with GateMaker() as make:
-        yield make
-
-
-def held(gate: Gate) -> Lease:
-    lease = gate.hold()
-    assert lease is not None
-    return lease
 
 
 def _holder(gate: RedisGate) -> str:

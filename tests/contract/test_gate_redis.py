@@ -9,29 +9,15 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from celery_qbeat.errors import SettingsError, Unavailable
 from celery_qbeat.gates import RedisGate
-from celery_qbeat.ports import Gate, Lease
-from tests.contract.making_gates import BEATS, INSTANCE, LOCK, GateMaker, Stopwatch
+from tests.contract.making_gates import BEATS, INSTANCE, LOCK, GateMaker, Stopwatch, held
 from tests.servers import Redis, wait_for
-
-
-@pytest.fixture
-def gate_at() -> Iterator[GateMaker]:
-    with GateMaker() as make:
-        yield make
-
-
-def held(gate: Gate) -> Lease:
-    lease = gate.hold()
-    assert lease is not None
-    return lease
-
 
 # ---------------------------------------------------------------- two beats, one Redis
 

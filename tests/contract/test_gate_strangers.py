@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from typing import Any
 
 import pytest
 
@@ -11,72 +12,149 @@ from celery_qbeat.errors import Unavailable
 from celery_qbeat.gates import RedisGate
 from celery_qbeat.gates import beat_list as beat_list_module
 from celery_qbeat.identity import database_id
-from celery_qbeat.ports import Gate, Lease
-from tests.contract.making_gates import BEATS, INSTANCE, LOCK, OTHER, GateMaker, Stopwatch
+from tests.contract.making_gates import BEATS, INSTANCE, LOCK, OTHER, GateMaker, Stopwatch, held, hold_often, said
 from tests.servers import Redis
-
-
-@pytest.fixture
-def gate_at() -> Iterator[GateMaker]:
-    with GateMaker() as make:
-        yield make
-
-
-def held(gate: Gate) -> Lease:
-    lease = gate.hold()
-    assert lease is not None
-    return lease
-
-
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the gate logged, without the address and the words of Redis."""
-    lines = [record.getMessage().partition(" (redis:")[0] for record in caplog.records]
-    caplog.clear()
-    return lines
-
-
-def hold_often(*gates: Gate) -> list[Lease | None]:
-    return [gate.hold() for _ in range(3) for gate in gates]
-
 
 # ---------------------------------------------------------------- junk
 
 
-@pytest.mark.parametrize("value", [b"\xff\xfe junk", b"somebody:1", b"x", b"0" * 70_000])
-def test_a_lock_that_no_beat_made_is_held_by_somebody_unknown(
-    redis_server: Redis, redis_url: str, gate_at: GateMaker, caplog: pytest.LogCaptureFixture, value: bytes
+JUNK = [b"\xff\xfe junk", b"somebody:1", b"x", b"", b"0" * 70_000]
+
+
+def put_junk(client: Any, value: bytes | None, px: int | None = None) -> None:
+    """Junk in the lock's key; None: a key of another type."""
+    if value is None:
+        client.delete(LOCK)
+        client.rpush(LOCK, "what is this")
+    else:
+        client.set(LOCK, value)
+    if px is not None:
+        client.pexpire(LOCK, px)
+
+
+@pytest.mark.parametrize("value", [*JUNK, None])
+def test_junk_with_a_ttl_is_waited_for_and_named_again_with_the_remedy(
+    redis_server: Redis, redis_url: str, gate_at: GateMaker, caplog: pytest.LogCaptureFixture, value: bytes | None
 ) -> None:
-    gate = gate_at(redis_url)
+    clock = Stopwatch()
+    gate = gate_at(redis_url, clock=clock)
     with redis_server.client() as client:
-        client.set(LOCK, value, px=60_000)
+        put_junk(client, value, px=3_600_000)
         assert hold_often(gate) == [None] * 3
         assert gate.reason() == "somebody unknown holds the lock"
         holding = gate.holding()
         assert holding is not None
         assert holding.holder == ""
         assert gate.beats()
+        clock.ahead += 599
+        assert hold_often(gate) == [None] * 3
+        assert len(said(caplog, keep=True)) == 1
+        clock.ahead += 2
+        assert hold_often(gate) == [None] * 3
         client.delete(LOCK)
     held(gate)
-    assert said(caplog) == [
-        f"gate: the lock {LOCK} is held by somebody unknown: jobs paused until it ends or is deleted"
-    ]
+    first, again = said(caplog)
+    for line in (first, again):
+        assert line.startswith(f"gate: the lock {LOCK} is held by somebody unknown for 3")
+        assert line.endswith(f" s more: jobs paused until it ends. To end it now: redis-cli DEL '{LOCK}'")
 
 
-def test_a_lock_without_an_end_is_named(
+@pytest.mark.parametrize("value", [*JUNK, None])
+def test_junk_without_a_ttl_that_does_not_change_is_taken_over(
+    redis_server: Redis, redis_url: str, gate_at: GateMaker, caplog: pytest.LogCaptureFixture, value: bytes | None
+) -> None:
+    clock = Stopwatch()
+    gate = gate_at(redis_url, clock=clock)
+    with redis_server.client() as client:
+        put_junk(client, value)
+        assert hold_often(gate) == [None] * 3
+        clock.ahead += 59
+        assert gate.hold() is None
+        clock.ahead += 2
+        held(gate)
+        assert 0 < client.pttl(LOCK) <= 3_000
+    assert hold_often(gate)
+    told, taken = said(caplog)
+    assert told.startswith(f"gate: the lock {LOCK} is held by somebody unknown and has no TTL: jobs paused until")
+    assert taken == f"gate: the lock {LOCK} had no TTL and did not change for 60 s: taken over"
+
+
+def test_junk_that_changes_is_not_taken_over(redis_server: Redis, redis_url: str, gate_at: GateMaker) -> None:
+    clock = Stopwatch()
+    gate = gate_at(redis_url, ttl_s=30.0, clock=clock)
+    with redis_server.client() as client:
+        for number in range(4):
+            client.set(LOCK, f"somebody {number}")
+            assert gate.hold() is None
+            clock.ahead += 61
+        assert gate.hold() is None
+        clock.ahead += 25
+        client.set(LOCK, "another one, since the last look")
+        assert gate.hold() is None
+        clock.ahead += 89
+        assert gate.hold() is None
+        clock.ahead += 2
+        held(gate)
+
+
+def test_a_lock_of_a_living_beat_is_not_taken_over_though_its_ttl_was_removed(
     redis_server: Redis, redis_url: str, gate_at: GateMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gate, other = gate_at(redis_url), gate_at(redis_url)
-    held(gate)
+    clock = Stopwatch()
+    writer, other = gate_at(redis_url), gate_at(redis_url, clock=clock)
+    held(writer)
+    with redis_server.client() as client:
+        for _ in range(5):
+            client.persist(LOCK)
+            assert hold_often(other) == [None] * 3
+            holding = other.holding()
+            assert holding is not None
+            assert holding.left_s is None
+            held(writer)
+            assert client.pttl(LOCK) > 0, "its holder gives it an end again"
+            assert other.hold() is None
+            clock.ahead += 61
+    assert {line.partition(": jobs paused")[0] for line in said(caplog)} == {
+        f"gate: the lock {LOCK} is held by a beat and has no TTL"
+    }
+
+
+def test_a_lock_of_a_dead_beat_without_a_ttl_is_taken_over(
+    redis_server: Redis, redis_url: str, gate_at: GateMaker
+) -> None:
+    clock = Stopwatch()
+    dead, other = gate_at(redis_url), gate_at(redis_url, clock=clock)
+    held(dead)
     with redis_server.client() as client:
         client.persist(LOCK)
-        assert hold_often(other) == [None] * 3
-        holding = other.holding()
-        assert holding is not None
-        assert holding.left_s is None
+    assert other.hold() is None
+    clock.ahead += 61
+    held(other)
+    assert dead.hold() is None
+
+
+def test_junk_does_not_cost_its_size_at_every_poll(redis_server: Redis, redis_url: str, gate_at: GateMaker) -> None:
+    gate = gate_at(redis_url)
+    with redis_server.client() as client:
+        client.set(LOCK, b"0" * 20_000_000, px=60_000)
+        before = int(client.info("stats")["total_net_output_bytes"])
+        hold_often(gate)
+        assert gate.holding()
+        assert int(client.info("stats")["total_net_output_bytes"]) - before < 1_000_000
+
+
+def test_a_list_of_beats_that_is_no_list_is_named_with_the_remedy(
+    redis_server: Redis, redis_url: str, gate_at: GateMaker
+) -> None:
+    gate = gate_at(redis_url)
+    with redis_server.client() as client:
+        client.set(BEATS, "x")
+        with pytest.raises(Unavailable, match=f"redis-cli DEL '{re.escape(BEATS)}'"):
+            gate.beats()
         held(gate)
-        assert client.pttl(LOCK) > 0, "its holder gives it an end again"
-    (line,) = said(caplog)
-    assert line.startswith(f"gate: the lock {LOCK} is held by a beat and has no TTL, so it does not end by itself")
+        holding = gate.holding()
+    assert holding is not None
+    assert holding.left_s
 
 
 def test_junk_in_the_list_of_beats_is_passed_over(

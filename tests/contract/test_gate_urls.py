@@ -16,23 +16,10 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 
 from celery_qbeat.errors import SettingsError
 from celery_qbeat.gates import RedisGate
-from celery_qbeat.ports import Gate, Lease
-from tests.contract.making_gates import LOCK, GateMaker, Stopwatch
+from tests.contract.making_gates import LOCK, GateMaker, Stopwatch, held
 from tests.contract.making_sentinels import SentinelServer
 from tests.servers import Redis, ServerBroken, wait_for
 from tests.servers.ports import free_port
-
-
-@pytest.fixture
-def gate_at() -> Iterator[GateMaker]:
-    with GateMaker() as make:
-        yield make
-
-
-def held(gate: Gate) -> Lease:
-    lease = gate.hold()
-    assert lease is not None
-    return lease
 
 
 class SecretRedis(Redis):

@@ -10,16 +10,9 @@ import pytest
 
 from celery_qbeat.errors import NotBound
 from celery_qbeat.gates import RedisGate, StandaloneGate
-from celery_qbeat.ports import Gate, Lease
+from celery_qbeat.ports import Gate
 from celery_qbeat.testing import OpenGate
-from tests.contract.making_gates import INSTANCE, OTHER, GateMaker, Stopwatch
-
-
-@pytest.fixture
-def gate_at() -> Iterator[GateMaker]:
-    with GateMaker() as make:
-        yield make
-
+from tests.contract.making_gates import INSTANCE, OTHER, Stopwatch, held
 
 # ---------------------------------------------------------------- every gate
 
@@ -50,12 +43,6 @@ def gate(unbound: MakeGate) -> Gate:
     made = unbound()
     made.bind(INSTANCE)
     return made
-
-
-def held(gate: Gate) -> Lease:
-    lease = gate.hold()
-    assert lease is not None
-    return lease
 
 
 def test_a_gate_that_nobody_else_wants_holds_and_keeps_one_term(gate: Gate) -> None:

@@ -377,6 +377,26 @@ def test_the_status_page_lists_the_beats_in_redis_and_says_when_it_is_away(
     assert "Redis is away (redis://127.0.0.1:1/0" in text(site, STATUS)
 
 
+@pytest.mark.parametrize("kind", ["text", "list"])
+def test_junk_in_the_keys_of_the_lock_is_no_error_of_the_status_page(
+    site: Any, celery_app: Any, redis_url: str, redis_server: Any, kind: str
+) -> None:
+    from celery_qbeat.gates import lock_key
+
+    celery_app.conf.qbeat_redis_url = redis_url
+    key = lock_key("default", Installation.objects.get().instance)
+    beats = key.removesuffix("lock") + "beats"
+    with redis_server.client() as client:
+        if kind == "list":
+            client.rpush(key, "x")
+            client.rpush(beats, "x")
+        else:
+            client.set(key, b"\xff\xfe")
+            client.zadd(beats, {b"\xff": float("inf"), b'["b", "x", 7]': float("-inf"), b"9" * 5_000: 1})
+    page = text(site, STATUS)
+    assert (f"redis-cli DEL &#x27;{beats}&#x27;" in page) == (kind == "list")
+
+
 def test_the_page_of_scopes_counts_their_jobs_and_keeps_those_in_use(five: Any) -> None:
     Worker.objects.create(name="idle")
     with CaptureQueriesContext(connection) as queries:
