@@ -45,6 +45,9 @@ AT_HAND_US = 3_000_000
 MOST_BLOCKING = 500
 """The most runs of waiting jobs in one round."""
 
+MOST_JOBS = 5_000
+"""The most waiting jobs that are looked at for one round."""
+
 MOST_RECHECKED = 1_000
 """The most runs in one round after the broker came back empty."""
 
@@ -102,6 +105,7 @@ class RunChecks:
         self._next_lease_check = 0.0
         self._next_round = 0.0
         self._evidence: dict[str, _Evidence] = {}
+        self._evidence_kept = MOST_BLOCKING
         self._readers: dict[str, tuple[frozenset[str], int]] = {}
 
     def step(self, now: int, heard_us: int) -> None:
@@ -152,35 +156,47 @@ class RunChecks:
             return []
         full = len(overdue) == LEASES_A_CHECK
         self._next_lease_check = at + (BACKLOG_S if full else self._parts.limits.lease_check_s)
-        here = self._at_hand()
+        away = []
         for run in overdue:
-            if run.task_id in here:
+            if self._at_hand(run.task_id):
                 self._desk.flights.add(replace(run, lease_until_us=now + AT_HAND_US))
-        return [run for run in overdue if run.task_id not in here]
+            else:
+                away.append(run)
+        return away
 
     def _waited_for(self, now: int) -> list[Airborne]:
         """The runs that keep their jobs waiting and those to check again; who was not asked for longest comes first."""
         desk, at = self._desk, self._parts.clock.monotonic()
-        if at < self._next_round or not (desk.blocked or desk.recheck):
+        if at < self._next_round or not (desk.blocked or desk.recheck or desk.unverified):
             return []
-        here = self._at_hand()
         again = self._again()
-        blocking = (run for job_id in desk.blocked for run in desk.flights.of(job_id) if run.task_id not in again)
-        ready = (run for run in blocking if run.sent_us <= now - YOUNG_US and run.task_id not in here)
-        found = [*again.values(), *nsmallest(MOST_BLOCKING, ready, key=self._turn)]
+        found = [*again.values(), *(run for run in self._blocking(now) if run.task_id not in again)]
         if found:
             pause = self._parts.limits.ask_again_s
-            self._next_round = at + (min(pause, RECHECK_S) if desk.recheck else pause)
+            self._next_round = at + (min(pause, RECHECK_S) if desk.recheck or desk.unverified else pause)
         for run in found:
             self._evidence.setdefault(run.task_id, _Evidence()).asked_us = now
         return found
 
+    def _blocking(self, now: int) -> list[Airborne]:
+        """Runs that keep their jobs waiting; the jobs have their turns, however many of them wait."""
+        desk, found = self._desk, list[Airborne]()
+        for job_id in list(islice(desk.blocked, MOST_JOBS)):
+            ready = [run for run in desk.flights.of(job_id) if run.sent_us <= now - YOUNG_US]
+            ready = [run for run in ready if not self._at_hand(run.task_id)]
+            found += nsmallest(MOST_BLOCKING - len(found), ready, key=self._turn)
+            desk.blocked.move_to_end(job_id)
+            if len(found) == MOST_BLOCKING:
+                break
+        return found
+
     def _again(self) -> dict[str, Airborne]:
         """The next of the runs to check again. What nobody answers for is left to its lease after a while."""
-        recheck, found, here = self._desk.recheck, {}, self._at_hand()
-        for task_id in list(islice(recheck, MOST_RECHECKED)):
-            rounds, run = recheck.pop(task_id) + 1, self._desk.flights.get(task_id)
-            if run is not None and task_id not in here and rounds <= MOST_ROUNDS:
+        recheck, unverified, found = self._desk.recheck, self._desk.unverified, {}
+        fresh = [unverified.popleft() for _ in range(min(len(unverified), MOST_RECHECKED))]
+        for task_id in [*fresh, *islice(recheck, MOST_RECHECKED - len(fresh))]:
+            rounds, run = recheck.pop(task_id, 0) + 1, self._desk.flights.get(task_id)
+            if run is not None and not self._at_hand(task_id) and rounds <= MOST_ROUNDS:
                 recheck[task_id] = rounds
                 found[task_id] = run
         return found
@@ -189,11 +205,11 @@ class RunChecks:
         evidence = self._evidence.get(run.task_id)
         return (evidence.asked_us if evidence is not None else 0, run.sent_us)
 
-    def _at_hand(self) -> set[str]:
-        """What no worker has: chores are done here, what is sent again gets a new lease then, and a message without a
-        confirm may not have arrived."""
+    def _at_hand(self, task_id: str) -> bool:
+        """Whether no worker has it: chores are done here, what is sent again gets a new lease then, and a message
+        without a confirm may not have arrived."""
         desk = self._desk
-        return {task_id for task_id, _, _ in desk.chores} | desk.resends.keys() | desk.unconfirmed.keys()
+        return task_id in desk.resends or task_id in desk.unconfirmed or any(task_id == own for own, *_ in desk.chores)
 
     def _job(self, run: Airborne) -> Job | None:
         entry = self._desk.agenda.entries.get(run.job_id)
@@ -260,7 +276,10 @@ class RunChecks:
         )
 
     def _remember(self, answers: Answers, now: int) -> None:
-        self._evidence = {task_id: known for task_id, known in self._evidence.items() if task_id in self._desk.flights}
+        if len(self._evidence) > self._evidence_kept:
+            flights = self._desk.flights
+            self._evidence = {task_id: known for task_id, known in self._evidence.items() if task_id in flights}
+            self._evidence_kept = 2 * len(self._evidence) + MOST_BLOCKING
         self._readers = {name: seen for name, seen in self._readers.items() if seen[1] > now - 6 * REMEMBERED_US}
         self._readers |= {name: (worker.queues, now) for name, worker in answers.workers.items()}
 

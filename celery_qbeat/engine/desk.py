@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -135,7 +135,9 @@ class Desk:
 
     `changed`: rows that the change feed brought and that are not planned yet. `answered`: the last requests that were
     answered, by the task id of their run. `hand_slots`: the last slot of a run by hand, by job. `requests_after`: the
-    id after which requests are read next; `requests_left`: whether one before it must wait.
+    id after which requests are read next; `requests_left`: whether one before it must wait. `recheck`: runs
+    that are checked again because the broker may have lost them, with the rounds so far; `unverified`: the same before
+    their first round, and some that ended.
     """
 
     agenda: Agenda = field(default_factory=Agenda)
@@ -149,8 +151,9 @@ class Desk:
     unconfirmed: dict[str, tuple[int, Shipment]] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
     chores: list[tuple[str, str, Steps]] = field(default_factory=list)
-    blocked: dict[str, Blocked] = field(default_factory=dict)
+    blocked: OrderedDict[str, Blocked] = field(default_factory=OrderedDict)
     recheck: dict[str, int] = field(default_factory=dict)
+    unverified: deque[str] = field(default_factory=deque)
     moved: set[str] = field(default_factory=set)
     asking: bool = False
     epoch: int = 0
@@ -217,7 +220,7 @@ class Desk:
 
     def suspect_all(self) -> None:
         """The broker may have lost messages: check soon that somebody still has each run in flight."""
-        self.recheck.update(dict.fromkeys(self.flights.task_ids(), 0))
+        self.recheck, self.unverified = {}, deque(self.flights)
 
     def wait(self, entry: Entry) -> None:
         """A run of this job is due and waits for the one in flight to end."""

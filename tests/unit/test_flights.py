@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from celery_qbeat.flights import STALE, Airborne, Flights
+from celery_qbeat.flights import MOST_LOOKED_AT, SECOND_US, STALE, Airborne, Flights
 
 TASKS = st.sampled_from([f"t{number}" for number in range(8)])
-TIMES = st.integers(0, 20)
+TIMES = st.integers(0, 20).map(lambda halves: halves * SECOND_US // 2)
 
 
 class FlightsMachine(RuleBasedStateMachine):
@@ -37,7 +37,8 @@ class FlightsMachine(RuleBasedStateMachine):
         assert all(wanted[run.task_id] == run for run in found)
         shown = {run.task_id for run in found}
         assert all(
-            run.lease_until_us >= max((shown_run.lease_until_us for shown_run in found), default=0)
+            run.lease_until_us // SECOND_US
+            >= max((shown_run.lease_until_us // SECOND_US for shown_run in found), default=0)
             for task, run in wanted.items()
             if task not in shown
         )
@@ -75,18 +76,46 @@ def test_an_overdue_run_stays_overdue_until_it_is_landed_or_extended() -> None:
     assert flights.overdue(20) == []
 
 
-def test_runs_that_ended_are_not_kept_until_their_leases_would_be_over() -> None:
+def test_runs_that_ended_leave_nothing_behind() -> None:
     flights = Flights()
     for number in range(20 * STALE):
-        flights.add(Airborne(str(number), "j", 0, 0, 10**9 + number))
+        flights.add(Airborne(str(number), "j", 0, 0, 10**9 + number * SECOND_US))
         flights.land(str(number))
-    assert len(flights._leases) <= 2 * STALE
+    assert len(flights) == 0
+    assert not flights._leases._by_second
+    assert len(flights._leases._seconds) <= 2 * STALE
 
 
 def test_every_silent_run_has_its_turn() -> None:
     flights = Flights()
     for number in range(5):
-        flights.add(Airborne(str(number), "j", 0, 10 - number, 100))
-    assert [[run.task_id for run in flights.silent(50, 2)] for _ in range(3)] == [["4", "3"], ["2", "1"], ["0", "4"]]
+        flights.add(Airborne(str(number), "j", 0, number, 100))
+    assert [[run.task_id for run in flights.silent(50, 2)] for _ in range(3)] == [["0", "1"], ["2", "3"], ["4", "0"]]
     flights.land("3")
-    assert [run.task_id for run in flights.silent(9, 9)] == ["2", "1", "4"]
+    flights.add(Airborne("5", "j", 0, 5, 100))
+    assert [run.task_id for run in flights.silent(4, 9)] == ["1", "2", "4", "0"]
+
+
+class Counted(int):
+    """A time that counts how often it is compared."""
+
+    compared = 0
+
+    def __le__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) <= other
+
+
+def test_a_search_costs_the_same_with_very_many_runs_in_flight() -> None:
+    flights = Flights()
+    for number in range(3 * MOST_LOOKED_AT):
+        moment = Counted(number * SECOND_US)
+        flights.add(Airborne(str(number), str(number), 0, moment, moment))
+    Counted.compared = 0
+    assert len(flights.silent(10**18, 100)) == 100
+    assert len(flights.overdue(10**18, 100)) == 100
+    assert Counted.compared == 200
+    assert flights.silent(-1) == []
+    assert Counted.compared == 200 + MOST_LOOKED_AT
+    assert len(flights.overdue(50 * SECOND_US)) == 51
+    assert Counted.compared < 300 + MOST_LOOKED_AT

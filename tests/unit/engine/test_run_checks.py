@@ -218,6 +218,20 @@ def test_a_run_that_a_worker_has_is_no_longer_suspected() -> None:
     assert rig.verdicts() == ["sent"]
 
 
+def test_very_many_jobs_that_wait_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "MOST_JOBS", 10)
+    monkeypatch.setattr(checks, "MOST_BLOCKING", 6)
+    rig = Rig()
+    rig.landings.reply = Fleet(up={})
+    for number in range(40):
+        rig.insert(f"j{number}", "every", "1m", overlap="skip")
+    rig.run(65)
+    rig.landings.asked.clear()
+    rig.run(100)
+    assert {len(asked) for asked in rig.landings.asked} == {6}
+    assert frozenset.union(*rig.landings.asked) == {shipment.run.task_id for shipment in rig.outbox.sent}
+
+
 def test_runs_are_checked_again_in_turns_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "MOST_RECHECKED", 10)
     monkeypatch.setattr(checks, "MOST_ROUNDS", 20)
