@@ -38,13 +38,15 @@ class Record:
 class Line:
     """A line of the ledger, not by hand: a slot, when it was decided, and how many older slots it stands for.
 
-    `overtaken`: it stands for all later slots of its definition instead (see `planning.OVERTAKEN_DETAIL`).
+    `overtaken`: it stands for all later slots of its definition instead (see `planning.OVERTAKEN_DETAIL`). `number`:
+    its place in the ledger, which goes up whatever clocks do.
     """
 
     slot_us: int
     claimed_us: int
     collapsed: int = 0
     overtaken: bool = False
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,13 +285,22 @@ class _Absolute(_Check):
 
 
 class _Relative(_Check):
-    """Slots that follow from the run before."""
+    """Slots that follow from the run before.
+
+    That is the one before in the ledger. By their slots, runs from before and after a step back of the clock would lie
+    between each other.
+    """
 
     def findings(self) -> Iterator[Finding]:
         expected, exact = self._begin(), False
         if expected is None:
             return
-        for line in self.lines(self.definition.since_us):
+        claimed_us = 0
+        for line in sorted(self.lines(self.definition.since_us), key=lambda line: line.number):
+            if line.claimed_us < claimed_us:
+                # The clock was set back, and the job planned again.
+                exact = False
+            claimed_us = line.claimed_us
             if expected is not None and line.slot_us > expected:
                 yield from self._missing(expected)
             elif exact and expected is not None and line.slot_us < expected - self._tolerance(line):

@@ -193,8 +193,9 @@ _LINE = (
     tables.runs.c.collapsed,
     tables.runs.c.by_hand,
     tables.runs.c.detail.like(f"%{OVERTAKEN_DETAIL}").label("overtaken"),
+    tables.runs.c.id,
 )
 
 
 def _line(row: sa.Row[Any]) -> Line:
-    return Line(row.slot_us, row.claimed_us, row.collapsed, bool(row.overtaken))
+    return Line(row.slot_us, row.claimed_us, row.collapsed, bool(row.overtaken), row.id)

@@ -190,12 +190,14 @@ class Auditor:
         # An id that came back may have slots that are older than its first life, which the audit cannot tell apart.
         for job_id, known in ((job_id, known) for job_id, known in records.items() if job_id not in self.deleted):
             state = self.database.state.get(job_id)
-            entries = sorted((e for e in self.database.ledger if e.job_id == job_id), key=lambda entry: entry.slot_us)
+            numbered = [(n, entry) for n, entry in enumerate(self.database.ledger) if entry.job_id == job_id]
+            numbered.sort(key=lambda pair: pair[1].slot_us)
+            entries = [entry for _, entry in numbered]
             found, _ = definitions(job_id, known, state.first_seen_us if state is not None else None, code)
             subject = Subject(
                 job_id,
                 found,
-                [_line(entry) for entry in entries if not entry.by_hand],
+                [_line(number, entry) for number, entry in numbered if not entry.by_hand],
                 next_run_us=None if state is None else state.next_run_us,
                 busy=any(entry.verdict in IN_FLIGHT for entry in entries),
                 by_hand=frozenset(entry.slot_us for entry in entries if entry.by_hand),
@@ -211,9 +213,9 @@ def _planned(state: State) -> State:
     return replace(state, last_succeeded_us=None, late_after_us=None)
 
 
-def _line(entry: Entry) -> Line:
+def _line(number: int, entry: Entry) -> Line:
     overtaken = entry.detail.endswith(OVERTAKEN_DETAIL)
-    return Line(entry.slot_us, entry.claimed_us, entry.collapsed, overtaken)
+    return Line(entry.slot_us, entry.claimed_us, entry.collapsed, overtaken, number)
 
 
 def _explained(entry: Entry) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -230,6 +231,26 @@ def test_an_interval_run_that_came_too_soon_is_found_and_a_small_step_of_the_clo
     (finding,) = found(EACH_HOUR, interval(HOUR, HOUR // 2, *[HOUR] * 10), first_seen_us=T0).findings
     assert (finding.kind, finding.first_us) == (Kind.TOO_SOON, T0 + HOUR + HOUR // 2)
     assert found(EACH_HOUR, interval(HOUR, HOUR - 3 * SECOND, *[HOUR] * 10), first_seen_us=T0).findings == ()
+
+
+def in_the_ledger(lines: list[Line]) -> list[Line]:
+    """As they stand in the ledger, one after the other; then in the order of their slots."""
+    return sorted((replace(line, number=number) for number, line in enumerate(lines)), key=lambda line: line.slot_us)
+
+
+def test_intervals_after_a_step_back_of_the_clock_are_checked_in_the_order_of_the_ledger() -> None:
+    before = interval(*[HOUR] * 8)
+    after = interval(*[HOUR] * 9, start=T0 + 3 * HOUR + 20 * MINUTE)
+    assert found(EACH_HOUR, in_the_ledger([*before, *after]), first_seen_us=T0).findings == ()
+    soon = interval(HOUR, HOUR // 2, *[HOUR] * 8, start=T0 + 3 * HOUR + 20 * MINUTE)
+    (finding,) = found(EACH_HOUR, in_the_ledger([*before, *soon]), first_seen_us=T0).findings
+    assert (finding.kind, finding.first_us) == (Kind.TOO_SOON, T0 + 4 * HOUR + 50 * MINUTE)
+
+
+def test_intervals_after_a_step_forth_and_back_of_the_clock_are_not_too_soon() -> None:
+    astray = Line(T0 + 2 * HOUR, T0 + 11 * HOUR)
+    lines = [*interval(HOUR), astray, *interval(*[HOUR] * 9, start=T0 + 3 * HOUR)]
+    assert found(EACH_HOUR, in_the_ledger(lines), first_seen_us=T0).findings == ()
 
 
 @pytest.mark.parametrize(
