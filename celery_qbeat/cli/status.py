@@ -19,6 +19,9 @@ from celery_qbeat.stores import reports
 from celery_qbeat.stores.reports import Open
 from celery_qbeat.wiring import build_gate
 
+MANY_UNREAD = 1_000
+"""From this many messages in the queue of ends on, `status` names them."""
+
 Lock = tuple[Holding | None, tuple[Beat, ...]]
 
 
@@ -49,19 +52,27 @@ def status_command(project: Project, as_json: bool) -> None:
 
 def ask_broker(project: Project) -> BrokerCheck | None:
     """What the broker of the app says; None without an app. Waits for about three seconds at most."""
-    return None if project.app is None else check_broker(project.app)
+    if project.app is None:
+        return None
+    return check_broker(project.app, namespace=project.settings.namespace, instance=project.instance())
 
 
 def broker_sentence(broker: BrokerCheck | None) -> str:
     """Whether the broker takes messages, in words."""
     if broker is None:
         return "not asked: name the Celery app with -A proj"
-    return f"{broker.url} takes no messages: {broker.trouble}" if broker.trouble else f"{broker.url} takes messages"
+    if broker.trouble:
+        return f"{broker.url} takes no messages: {broker.trouble}"
+    unread = broker.unread or 0
+    flood = f"; {unread:,} messages wait in the queue of ends: no beat reads them, or strangers write there"
+    return f"{broker.url} takes messages" + (flood if unread >= MANY_UNREAD else "")
 
 
 def broker_data(broker: BrokerCheck | None) -> dict[str, Any] | None:
     """Whether the broker takes messages, for JSON; None when it was not asked."""
-    return None if broker is None else {"ok": not broker.trouble, "url": broker.url, "trouble": broker.trouble}
+    if broker is None:
+        return None
+    return {"ok": not broker.trouble, "url": broker.url, "trouble": broker.trouble, "unread_ends": broker.unread}
 
 
 def _database(project: Project, instance: str) -> list[tuple[str, output.Cell]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from celery_qbeat.dispatchers import broker
 from celery_qbeat.dispatchers.celery import CeleryDispatcher
+from celery_qbeat.dispatchers.redis_inbox import inbox_of
 from celery_qbeat.dispatchers.wires import text
 
 ANSWER_S = 3.0
@@ -16,14 +17,20 @@ ANSWER_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerCheck:
-    """The broker's URL without its password, and why it takes no messages; `trouble` is empty when it does."""
+    """The broker's URL without its password, and why it takes no messages; `trouble` is empty when it does.
+
+    `unread`: how many messages wait in the queue of ends, which a beat empties at every poll; None: not known.
+    """
 
     url: str
     trouble: str
+    unread: int | None = None
 
 
-def check_broker(app: Any) -> BrokerCheck:
+def check_broker(app: Any, *, namespace: str = "", instance: str = "") -> BrokerCheck:
     """Ask the broker of this app as the beat does before it claims. Sends nothing. Waits for `ANSWER_S` at most.
+
+    `namespace` and `instance` name the queue of ends; without them its messages are not counted.
 
     In a thread: resolving a name or a failover list of several addresses takes longer than any one socket's limit. A
     thread that waits longer ends by the limits of its sockets.
@@ -34,6 +41,7 @@ def check_broker(app: Any) -> BrokerCheck:
         # An unknown transport, or one whose package is not installed: kombu raises what it likes.
         return BrokerCheck("its broker_url", text(error))
     answers: list[str] = []
+    unread: list[int | None] = []
 
     def ask() -> None:
         dispatcher = CeleryDispatcher(app, namespace="", instance=lambda: "", link_ends=False)
@@ -44,9 +52,28 @@ def check_broker(app: Any) -> BrokerCheck:
             answers.append(text(error))
         finally:
             dispatcher.close()
+        if instance and answers == [""]:
+            unread.append(_unread_ends(app, namespace, instance))
 
     thread = threading.Thread(target=ask, name="qbeat-broker-check", daemon=True)
     thread.start()
     thread.join(ANSWER_S)
     # A list that is still empty: the thread waits.
-    return BrokerCheck(url, answers[0] if answers else f"no answer within {ANSWER_S:g} s")
+    trouble = answers[0] if answers else f"no answer within {ANSWER_S:g} s"
+    return BrokerCheck(url, trouble, unread[0] if unread else None)
+
+
+def _unread_ends(app: Any, namespace: str, instance: str) -> int | None:
+    connection = broker.connect(app.connection_for_read)
+    try:
+        address = broker.done_address(connection, namespace, instance)
+        if address is None or connection.transport.driver_type not in ("redis", "amqp"):
+            return None
+        broker.open_(connection)
+        queue = broker.done_queue(address)(connection.default_channel)
+        return int(sum(inbox_of(connection, queue).unread().values()))
+    except (*broker.lost(connection), *connection.channel_errors):
+        # There is no such queue before the first beat, and some may publish but not read.
+        return None
+    finally:
+        broker.drop(connection)

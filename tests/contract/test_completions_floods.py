@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from kombu import Producer
 
-from celery_qbeat.dispatchers import CeleryCompletions
+from celery_qbeat.cli.status import MANY_UNREAD, broker_sentence
+from celery_qbeat.dispatchers import CeleryCompletions, check_broker
 from celery_qbeat.dispatchers.broker import done_address
 from celery_qbeat.dispatchers.inbox import MOST_ASKED, AmqpInbox
 from celery_qbeat.jobs import Verdict
@@ -191,4 +192,21 @@ def test_a_redis_user_without_scripts_reads_ends_too(
         assert client.llen(QUEUE) == 0
         client.acl_deluser("reader")
     assert caplog.text.count("runs no scripts for this user (ACL: +eval)") == 1
+    desk.completions.close()
+
+
+@pytest.mark.parametrize("desk", ["redis", "amqp"], indirect=True)
+def test_status_says_how_many_messages_wait(desk: Desk) -> None:
+    assert check_broker(desk.app, namespace="test", instance=INSTANCE).unread == 0
+    flood(desk, count=MANY_UNREAD)
+    check = check_broker(desk.app, namespace="test", instance=INSTANCE)
+    assert (check.unread, check.trouble) == (MANY_UNREAD, "")
+    assert "; 1,000 messages wait in the queue of ends: no beat reads them" in broker_sentence(check)
+    assert check_broker(desk.app, namespace="nobody", instance=fresh_id()).unread in (0, None)
+    assert check_broker(desk.app).unread is None
+
+
+def test_where_nobody_counts_messages_status_says_nothing(tmp_path: Path) -> None:
+    desk = Desk("memory://", tmp_path)
+    assert check_broker(desk.app, namespace="test", instance=INSTANCE).unread is None
     desk.completions.close()
