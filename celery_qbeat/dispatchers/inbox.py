@@ -16,6 +16,7 @@ from typing import Any
 from amqp import spec
 
 from celery_qbeat.dispatchers.backlog import Backlog
+from celery_qbeat.dispatchers.left_compressed import leave_compressed
 from celery_qbeat.dispatchers.raw_message import MOST_ENVELOPE_BYTES, NotOurs, RawMessage, from_amqp
 
 MOST_ASKED = 128
@@ -89,7 +90,7 @@ class VirtualInbox(Inbox):
 
     def __init__(self, queue: Any) -> None:
         super().__init__(queue)
-        _leave_compressed(queue.channel)
+        leave_compressed(queue.channel)
 
     def begin(self) -> None:
         """Nothing is kept between rounds."""
@@ -201,25 +202,3 @@ class AmqpInbox(Inbox):
                     message.body = message.body[: MOST_ENVELOPE_BYTES + 1]
                 self._arrived.append((tag, message))
         self._asked = 1 if max(sizes) > MOST_ENVELOPE_BYTES else min(2 * asked, MOST_ASKED)
-
-
-def _leave_compressed(channel: Any) -> None:
-    """Make kombu leave bodies on this channel as they are: a small one can become gigabytes."""
-    if not issubclass(channel.Message, _LeftCompressed):
-        channel.Message = type("Message", (_LeftCompressed, channel.Message), {})
-
-
-class _LeftCompressed:
-    """In front of a channel's own class of messages: hides the header that asks for decompression."""
-
-    compression: Any = None
-
-    def __init__(self, payload: Any, channel: Any = None, **options: Any) -> None:
-        headers = {**(payload.get("headers") or {})}
-        self.compression = headers.pop("compression", None)
-        super().__init__({**payload, "headers": headers}, channel=channel, **options)  # type: ignore[call-arg]
-
-    def serializable(self) -> dict[str, Any]:
-        """For the return into the queue."""
-        data: dict[str, Any] = super().serializable()  # type: ignore[misc]
-        return {**data, "headers": {**data["headers"], "compression": self.compression}} if self.compression else data

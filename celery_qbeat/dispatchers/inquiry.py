@@ -21,6 +21,7 @@ from kombu.utils.json import dumps
 
 from celery_qbeat.answers import Answers, Holder, WorkerSeen
 from celery_qbeat.dispatchers import broker
+from celery_qbeat.dispatchers.left_compressed import leave_compressed
 from celery_qbeat.dispatchers.queue_search import look_into
 from celery_qbeat.dispatchers.wires import text
 from celery_qbeat.safe_logging import get_logger
@@ -174,6 +175,8 @@ class Inquiry:
             return
         broker.open_(connection)
         channel = connection.default_channel
+        # Neither answers nor events are ever compressed, but by strangers.
+        leave_compressed(channel)
         self._mailbox = self._app.control.mailbox(connection)
         self._mailbox.producer_pool = _Once(self._app.amqp.Producer(channel, auto_declare=False))
         if connection.transport.driver_type == "redis":

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.events.event import get_exchange
 from kombu.entity import Queue
-from kombu.messaging import Consumer
+from kombu.messaging import Consumer, Producer
 
 from celery_qbeat.answers import Answers, QueueSeen
 from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher, queue_search
 from celery_qbeat.ports import Shipment
 from tests.contract.making_runs import INSTANCE, asked, fates, make_app, row, run_of, runs_of, yes
-from tests.servers import Redis
+from tests.servers import Redis, wait_for
 
 
 class Bench:
@@ -154,3 +156,28 @@ def test_hostile_answers_are_no_proof_and_stop_no_beat(kind: str, request: pytes
         answers = bench.completions.answers()
     assert answers.holders == {}
     assert not answers.nobody_has(shipment.run.task_id)
+
+
+@pytest.mark.parametrize("kind", ["redis", "rabbit"])
+def test_a_gzip_bomb_among_the_goodbyes_is_not_unpacked(kind: str, request: pytest.FixtureRequest) -> None:
+    bench: Bench = request.getfixturevalue(f"{kind}_bench")
+    inquiry = bench.completions._inquiry
+    inquiry.listen()
+    events = get_exchange(inquiry._connection, name=bench.app.conf.event_exchange)
+    with bench.app.connection_for_write() as connection:
+        producer = Producer(connection, exchange=events, serializer="json")
+        bomb = {"type": "worker-offline", "hostname": "x" * 20_000_000}
+        producer.publish(bomb, routing_key="worker.offline", compression="gzip")
+        producer.publish({"type": "worker-offline", "hostname": "w"}, routing_key="worker.offline")
+    del bomb
+    tracemalloc.start()
+
+    def heard() -> bool:
+        inquiry.listen()
+        return "w" in inquiry._goodbyes
+
+    wait_for(heard)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert list(inquiry._goodbyes) == ["w"]
+    assert peak < 10_000_000

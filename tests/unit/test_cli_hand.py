@@ -140,6 +140,23 @@ def test_a_run_by_hand_that_was_sent_ends_with_0(cli: Cli) -> None:
         assert cli.ok("run-now", "x").startswith("sent; task id ")
 
 
+@pytest.mark.parametrize("allowed", [False, True])
+def test_an_entry_in_code_runs_by_hand_only_with_the_setting(sqlite_url: str, allowed: bool) -> None:
+    migrated(sqlite_url)
+    schedule = {"nightly": {"task": "app.a", "schedule": 86_400.0}}
+    settings = {"qbeat_run_code_entries": True} if allowed else {}
+    cli = Cli(sqlite_url, broker_url="memory://", beat_schedule=schedule, **settings)
+    with beat(cli):
+        result = cli.run("run-now", "code:nightly")
+    if allowed:
+        assert (result.exit_code, result.stdout[:14]) == (0, "sent; task id ")
+    else:
+        assert result.exit_code == 1
+        assert "refused: by hand: it is an entry in code" in result.stdout
+        assert "qbeat_run_code_entries = True" in result.stdout
+    assert cli.json("status")["requests"] == 0
+
+
 def test_a_run_by_hand_that_cannot_be_published_ends_with_1_and_the_reason(cli: Cli) -> None:
     def route(name: str, *_: object, **__: object) -> None:
         raise LookupError("no route for this task")
