@@ -20,25 +20,28 @@ MOST_REJECTED = 500
 MOST_REMOVED_BYTES = 16 * 1024 * 1024
 """Redis copies a message to measure it; after this many bytes of too large ones a look ends."""
 
-# Measures messages where they are. One that is too large never leaves the server: it is removed (ARGV[3] is '1') or
-# passed over. LINDEX counts from the end from which workers' messages are read.
-# Answers the number of those that were too large, and the others.
-_LOOK = """
-local index, most, remove = -1 - tonumber(ARGV[1]), tonumber(ARGV[4]), ARGV[3] == '1'
-local found, large, bytes = {}, 0, 0
-while #found + large < tonumber(ARGV[2]) and bytes < tonumber(ARGV[5]) do
-  local raw = redis.call('LINDEX', KEYS[1], index)
-  if not raw then break end
-  if #raw <= most then
-    found[#found + 1] = raw
-    index = index - 1
-  else
-    large = large + 1
-    bytes = bytes + #raw
-    if remove then redis.call('LREM', KEYS[1], -1, raw) else index = index - 1 end
+# Measures messages where they are. One that is too large never leaves the server: it is removed (ARGV[2] is '1') or
+# passed over. LINDEX counts from the end from which workers' messages are read; ARGV[4] and on say how many were read.
+# Answers for each list the number of those that were too large, and the others.
+_LOOK = f"""
+local answer = {{}}
+for number, key in ipairs(KEYS) do
+  local index, found, large, bytes = -1 - tonumber(ARGV[3 + number]), {{}}, 0, 0
+  while #found + large < tonumber(ARGV[1]) and bytes < {MOST_REMOVED_BYTES} do
+    local raw = redis.call('LINDEX', key, index)
+    if not raw then break end
+    if #raw <= tonumber(ARGV[3]) then
+      found[#found + 1] = raw
+      index = index - 1
+    else
+      large = large + 1
+      bytes = bytes + #raw
+      if ARGV[2] == '1' then redis.call('LREM', key, -1, raw) else index = index - 1 end
+    end
   end
+  answer[number] = {{large, found}}
 end
-return {large, found}
+return answer
 """
 
 
@@ -122,11 +125,10 @@ class RedisInbox(Inbox):
             self._window.extend((key, raw) for raw in reversed(found))
 
     def _measure(self) -> None:
-        pipeline = self._client.pipeline(transaction=False)
-        for key in self._keys:
-            sizes = (MOST_ENVELOPE_BYTES, MOST_REMOVED_BYTES)
-            pipeline.eval(_LOOK, 1, key, self._passed[key], WINDOW, int(self._remove_large), *sizes)
-        for key, (large, found) in zip(self._keys, pipeline.execute(), strict=True):
+        limits = (WINDOW, int(self._remove_large), MOST_ENVELOPE_BYTES)
+        passed = (self._passed[key] for key in self._keys)
+        answers = cast(Any, self._client).eval(_LOOK, len(self._keys), *self._keys, *limits, *passed)
+        for key, (large, found) in zip(self._keys, answers, strict=True):
             self._window.extend((key, None) for _ in range(large))
             self._window.extend((key, raw) for raw in found)
             if not self._remove_large:
