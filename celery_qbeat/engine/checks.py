@@ -126,7 +126,7 @@ class RunChecks:
             if self._answered is not None and heard_us > self._answered[1]:
                 asked, self._asked, self._desk.asking = self._asked, None, False
                 (answers, at_us), self._answered = self._answered, None
-                self._end(asked, answers, at_us)
+                self._end(asked, answers, at_us, now)
 
     # ---------------------------------------------------------------- the question
 
@@ -217,7 +217,8 @@ class RunChecks:
 
     # ---------------------------------------------------------------- the answers
 
-    def _end(self, asked: _Asked, answers: Answers, now: int) -> None:
+    def _end(self, asked: _Asked, answers: Answers, at_us: int, now: int) -> None:
+        """Judge the runs of a round by its answers, which came at `at_us`."""
         flights = self._desk.flights
         ends: list[End] = []
         for run in asked.overdue:
@@ -227,10 +228,10 @@ class RunChecks:
                 ends.append(End(run.task_id, Verdict.LOST, LEASE_DETAIL))
         overdue = {run.task_id for run in asked.overdue}
         for run in asked.waited_for:
-            if run.task_id in flights and run.task_id not in overdue and self._is_lost(run, answers, now):
+            if run.task_id in flights and run.task_id not in overdue and self._is_lost(run, answers, at_us):
                 detail = EMPTIED_DETAIL if run.task_id in self._desk.recheck else GONE_DETAIL
                 ends.append(End(run.task_id, Verdict.LOST, detail))
-        self._remember(answers, now)
+        self._remember(answers, at_us)
         self._conclude(ends, now)
         self._warn(answers, asked.waited_for, now)
 

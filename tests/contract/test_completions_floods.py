@@ -14,9 +14,12 @@ from celery_qbeat.cli.status import MANY_UNREAD, broker_sentence
 from celery_qbeat.dispatchers import CeleryCompletions, check_broker
 from celery_qbeat.dispatchers.broker import done_address
 from celery_qbeat.dispatchers.inbox import MOST_ASKED, AmqpInbox
+from celery_qbeat.engine import Limits
 from celery_qbeat.jobs import Verdict
+from celery_qbeat.testing import MemoryStore
 from tests.contract.making_runs import BUDGET_S, INSTANCE, QUEUE, Desk, fresh_id
 from tests.servers import RabbitMQ, Redis, wait_for
+from tests.unit.engine.rig import Rig
 
 FORGED = [[], {"v": 1, "run": fresh_id(), "outcome": "success", "token": "0" * 24}, {}]
 LARGE = b"x" * 8_000_000
@@ -209,4 +212,27 @@ def test_status_says_how_many_messages_wait(desk: Desk) -> None:
 def test_where_nobody_counts_messages_status_says_nothing(tmp_path: Path) -> None:
     desk = Desk("memory://", tmp_path)
     assert check_broker(desk.app, namespace="test", instance=INSTANCE).unread is None
+    desk.completions.close()
+
+
+def test_an_end_behind_60_000_forged_ones_keeps_its_run_from_being_lost(
+    redis_url: str, redis_server: Redis, tmp_path: Path
+) -> None:
+    desk = Desk(redis_url, tmp_path)
+    rig = Rig(store=MemoryStore(instance=INSTANCE), completions=desk.completions, limits=Limits(drain_s=0.02))
+    rig.insert("j", "interval", "60", overlap="skip", max_run_seconds=300)
+    rig.tick()
+    flood(desk, count=1)
+    with redis_server.client() as client:
+        forged = client.lindex(QUEUE, 0)
+        for _ in range(60):
+            client.lpush(QUEUE, *[forged] * 1_000)
+        desk.report(rig.sent_id())
+        rig.clock.advance(1_000)
+        seen = {rig.verdicts()[0]}
+        while "succeeded" not in seen and client.llen(QUEUE):
+            rig.tick()
+            rig.clock.advance(0.05)
+            seen.add(rig.verdicts()[0])
+    assert seen == {"sent", "succeeded"}
     desk.completions.close()
