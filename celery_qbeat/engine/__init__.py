@@ -8,9 +8,10 @@
     built-in    go on with built-in tasks, where the slots leave room
 
 `desk.py` what a writer has in hand, `leadership.py` the lock, `reader.py` rows, `sender.py` slots to messages,
-`broker_watch.py`, `marker.py`, `resender.py` and `refusals.py` what the broker makes of them, `lander.py` ends of runs,
-`builtin_tasks.py` tasks that run inside the beat, `settler.py` what a dead writer left, `outage.py` failed ticks,
-`ending.py` the end of the beat, `clock_check.py` the clock of the database, `report.py` the words of the log.
+`manual.py` requests, `broker_watch.py`, `marker.py`, `resender.py` and `refusals.py` what the broker makes of them,
+`lander.py` ends of runs, `builtin_tasks.py` tasks that run inside the beat, `settler.py` what a dead writer left,
+`outage.py` failed ticks, `ending.py` the end of the beat, `clock_check.py` the clock of the database, `report.py` the
+words of the log.
 """
 
 from __future__ import annotations
