@@ -49,7 +49,7 @@ class Status:
 def status(jobs: Any, settings: Settings, broker: BrokerCheck, now: int, *, with_code: bool = True) -> Status:
     """How things stand; `jobs` are those that the viewer may see, `with_code`: those of the code, too."""
     leader = Leader.objects.filter(pk=1).first()
-    alive, silent = writer_alive(leader, settings, now)
+    alive, silent = writer_alive(leader, now)
     beats, problem = _beats(settings)
     late = jobs.filter(enabled=True, state__late_after_us__lt=now)
     troubled = jobs.exclude(state__problem="").filter(state__isnull=False)
@@ -83,12 +83,12 @@ def _code_jobs() -> Any:
     return named.filter(name__startswith=CODE_PREFIX).order_by("pk")[: SHOWN * 5]
 
 
-def writer_alive(leader: Any, settings: Settings, now: int) -> tuple[bool, int]:
+def writer_alive(leader: Any, now: int) -> tuple[bool, int]:
     """Whether some beat has dispatched lately, and for how many microseconds none was heard of."""
     if leader is None or not leader.epoch:
         return False, 0
     seen_us = max(leader.seen_us, leader.taken_us)
-    return is_alive(seen_us, now, settings.poll_interval), max(0, now - seen_us)
+    return is_alive(seen_us, now, leader.silence_us), max(0, now - seen_us)
 
 
 def _beats(settings: Settings) -> tuple[Sequence[Beat], str]:

@@ -217,7 +217,8 @@ class Engine:
         if lease.term == desk.term and desk.ready and not self._outage:
             self._resume()
             return now
-        epoch = parts.store.take_epoch(parts.holder, now, known=desk.epoch, above=self._highest_epoch)
+        known = {"known": desk.epoch, "above": self._highest_epoch}
+        epoch = parts.store.take_epoch(parts.holder, now, **known, silence_us=parts.limits.silence_us)
         self._highest_epoch = epoch
         # Others may have gone on while this beat waited or was frozen, and at an older time their plans look as if the
         # clock had been set back. What they do from here on takes a newer epoch, and the fence keeps this one out.

@@ -11,6 +11,7 @@ from celery_qbeat.agenda import Agenda, Entry
 from celery_qbeat.engine.refusals import Refusals
 from celery_qbeat.flights import Airborne, Flights
 from celery_qbeat.jobs import Job, RowRules, State, Verdict, Worker
+from celery_qbeat.liveness import LEAST_SILENCE_US
 from celery_qbeat.planning import Claim, Moment
 from celery_qbeat.ports import (
     Clock,
@@ -45,7 +46,7 @@ ANSWERS_KEPT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes and pauses. Seconds, but for the two counts."""
+    """Sizes and pauses. Seconds, but for the two counts and `silence_us`: see `liveness`."""
 
     poll_s: float = 1.0
     batch: int = 100
@@ -62,6 +63,7 @@ class Limits:
     let_go_s: float = 5.0
     ending_s: float = 2.0
     closing_s: float = 1.0
+    silence_us: int = LEAST_SILENCE_US
 
 
 def batched(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:

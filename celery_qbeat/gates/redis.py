@@ -87,11 +87,13 @@ class Beat:
 class Holding:
     """Who has the lock, `holder` empty when that beat is not listed; without a renewal it ends in `left_s` seconds.
 
-    `left_s` None: never; no beat makes such a lock.
+    `left_s` None: never; no beat makes such a lock. `foreign`: no beat wrote its value. `key`: its key in Redis.
     """
 
     holder: str
     left_s: float | None
+    foreign: bool = False
+    key: str = ""
 
 
 def lock_key(namespace: str, instance: str) -> str:
@@ -227,7 +229,9 @@ class RedisGate:
         if not value:
             return None
         known = {beat.token: beat.holder for beat in map(read_announced, announced[::2]) if beat}
-        return Holding(known.get(_token(value), ""), None if left_ms == ENDLESS else max(0, left_ms) / 1000)
+        left_s = None if left_ms == ENDLESS else max(0, left_ms) / 1000
+        key = self._keys[0] if self._keys else ""
+        return Holding(known.get(_token(value), ""), left_s, _VALUE.fullmatch(value) is None, key)
 
     # ------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from celery_qbeat.errors import SchemaError, Unavailable
 from celery_qbeat.jobs import State, Verdict, Worker
+from celery_qbeat.liveness import LEAST_SILENCE_US
 from celery_qbeat.ports import Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row, Steps
 from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.stores import leader, ledger, pruning, reading, schema, tables
@@ -110,9 +111,11 @@ class SqlStore:
     def clock_us(self) -> int | None:
         return self._link.read(self._database.clock_us)
 
-    def take_epoch(self, holder: str, now_us: int, known: int = 0, above: int = 0) -> int:
-        name = clean(holder)[:255]
-        return self._link.write(lambda connection: leader.take_epoch(connection, name, now_us, known, above))
+    def take_epoch(
+        self, holder: str, now_us: int, known: int = 0, above: int = 0, silence_us: int = LEAST_SILENCE_US
+    ) -> int:
+        values = {"holder": clean(holder)[:255], "taken_us": now_us, "seen_us": now_us, "silence_us": silence_us}
+        return self._link.write(partial(leader.take_epoch, values=values, known=known, above=above))
 
     def beat(self, epoch: int, now_us: int) -> None:
         self._database.beat(self._link, epoch, now_us)
