@@ -80,6 +80,10 @@ class Settings(BaseModel):
     denied: Annotated[Names, Field(description="exact names that no row may run, whatever else says so")] = ()
     queues: Annotated[Names, Field(description="queues that rows may name, beside the default")] = ()
     retention: Annotated[Retention, Field(description="days that the ledger keeps runs, by verdict")] = Retention()
+    heartbeat_file: Annotated[
+        str | None,
+        Field(min_length=1, description="a file that the beat touches while it works, for probes; None: no file"),
+    ] = None
     create_tables: Annotated[
         bool | None, Field(description="whether beat may create missing tables; None: only in SQLite")
     ] = None

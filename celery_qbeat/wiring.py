@@ -11,6 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from celery_qbeat import heartbeat
 from celery_qbeat.beat_schedule import code_jobs
 from celery_qbeat.clock import SystemClock
 from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
@@ -18,6 +19,7 @@ from celery_qbeat.dispatchers.broker import check_urls
 from celery_qbeat.engine import Chore, Engine, Limits, Parts
 from celery_qbeat.errors import SettingsError
 from celery_qbeat.gates import RedisGate, StandaloneGate
+from celery_qbeat.heartbeat import HeartbeatFile
 from celery_qbeat.jobs import RowRules, Verdict
 from celery_qbeat.liveness import TICK_PREFIX, silence_limit_us
 from celery_qbeat.ports import Clock, Gate, Steps, Store
@@ -38,6 +40,7 @@ def build(
     poll_s: float | None = None,
     tick_every_s: float | None = None,
     stopping: Callable[[], bool] = lambda: False,
+    note_alive: Callable[[], None] = lambda: None,
 ) -> Engine:
     """An engine for this app. Connects to nothing. Raises SettingsError for settings that do not fit together.
 
@@ -64,8 +67,15 @@ def build(
             chores={BUILTIN_PRUNE: pruning(settings)},
             fail_point=fail_point(os.environ.get(FAIL_POINT)),
             stopping=stopping,
+            note_alive=note_alive,
         )
     )
+
+
+def heartbeat_file(settings: Settings, every_s: float) -> HeartbeatFile | None:
+    """The file that a beat touches; None when neither the settings nor the environment name one."""
+    path = settings.heartbeat_file or os.environ.get(heartbeat.VARIABLE)
+    return HeartbeatFile(path, every_s) if path else None
 
 
 def build_store(settings: Settings) -> SqlStore:

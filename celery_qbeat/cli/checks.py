@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
+from celery_qbeat import heartbeat
 from celery_qbeat.cli import output
 from celery_qbeat.cli.command import command, finish
 from celery_qbeat.cli.last_beat import read_last_beat
@@ -26,17 +29,25 @@ LISTED = frozenset({Condition.LATE, Condition.REFUSED, Condition.BAD, Condition.
 
 @command("check")
 @click.option("--strict", is_flag=True, help="End with 1 for reserved cron rows, too.")
-def check_command(project: Project, strict: bool, as_json: bool) -> None:
+@click.option("--liveness", is_flag=True, help="Look at the heartbeat file only: no database, no broker.")
+@click.option("--heartbeat-file", metavar="FILE", help="The file, where qbeat_heartbeat_file does not name it.")
+def check_command(project: Project, strict: bool, liveness: bool, heartbeat_file: str | None, as_json: bool) -> None:
     """Check the tables, their triggers, and every row: which will not run, and why.
 
     Ends with 1 when a job is late, refused or bad, when no beat lives, when the broker takes no messages, when the
     lock's Redis is away or something that is no beat holds the lock, or when the tables are wrong: usable as a health
     check. It reads the rows itself, not what a beat says of them.
 
+    For a probe that runs often: `python -m celery_qbeat check --liveness`, which imports neither the app nor Celery.
+
     \b
     Example:
       celery -A proj qbeat check
     """
+    if liveness:
+        _check_liveness(
+            heartbeat_file or project.settings.heartbeat_file or os.environ.get(heartbeat.VARIABLE), as_json
+        )
     wrong = _schema(project)
     if wrong:
         if as_json:
@@ -62,6 +73,20 @@ def check_command(project: Project, strict: bool, as_json: bool) -> None:
     if reserved:
         output.warn(f"{reserved} cron {'row' if reserved == 1 else 'rows'} will never run: {CRON_RESERVED}")
     finish(ok)
+
+
+def _check_liveness(path: str | None, as_json: bool) -> NoReturn:
+    """As `python -m celery_qbeat check --liveness`, for an app that is loaded already."""
+    if path is None:
+        raise click.UsageError(
+            f"set qbeat_heartbeat_file, or name the file with --heartbeat-file or {heartbeat.VARIABLE}"
+        )
+    why = heartbeat.trouble(path, time.time())
+    if as_json:
+        output.dump({"ok": not why, "heartbeat_file": path, "trouble": why})
+    else:
+        output.say(why or "a beat lives")
+    raise SystemExit(1 if why else 0)
 
 
 @dataclass(slots=True)

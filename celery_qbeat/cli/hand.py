@@ -24,7 +24,7 @@ from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.shutdown_signals import ShutdownSignals
 from celery_qbeat.stores import reports, rows, tables
 from celery_qbeat.stores.reports import Ran
-from celery_qbeat.wiring import build, holder_name
+from celery_qbeat.wiring import build, heartbeat_file, holder_name
 
 ASK_AGAIN_S = 0.2
 NOT_SENT = frozenset({Verdict.CLAIMED, Verdict.IN_DOUBT, Verdict.REFUSED, Verdict.SKIPPED, Verdict.MISSED})
@@ -125,6 +125,9 @@ def tick_command(project: Project, every: float, as_json: bool) -> None:
     before = 0 if other else _last_line(project)
     if not other:
         other = _ticked(project, every)
+        file = heartbeat_file(project.settings, every)
+        if file is not None and not other:
+            file.touch()
     counted = {} if other else _counted(project, before)
     if as_json:
         output.dump({"ran": not other, "reason": other, "verdicts": counted})

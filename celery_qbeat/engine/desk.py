@@ -76,6 +76,10 @@ def _nothing(_name: str) -> None:
     return None
 
 
+def _do_nothing() -> None:
+    return None
+
+
 def _never() -> bool:
     return False
 
@@ -85,7 +89,7 @@ class Parts:
     """The implementations behind the ports, and the rules.
 
     `stopping` says that a signal waits for the end of the tick: then loading and publishing end early, and what was
-    claimed and not sent is given back.
+    claimed and not sent is given back. `note_alive` is called between the steps of long work, and must be quick.
     """
 
     store: Store
@@ -101,6 +105,7 @@ class Parts:
     chores: Mapping[str, Chore] = field(default_factory=dict)
     fail_point: Callable[[str], None] = _nothing
     stopping: Callable[[], bool] = _never
+    note_alive: Callable[[], None] = _do_nothing
 
 
 @dataclass(slots=True)

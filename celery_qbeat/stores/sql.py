@@ -19,7 +19,6 @@ from celery_qbeat.stores.claiming import Batch, among, chunks, clean
 from celery_qbeat.stores.connection import Link
 from celery_qbeat.stores.database import LOG_KEPT_US, RELOAD_ABOVE, Database, shown
 from celery_qbeat.stores.driver_errors import BadData
-from celery_qbeat.stores.leader import fence
 from celery_qbeat.stores.reading import key
 from celery_qbeat.stores.watchdog import PRUNE_S
 
@@ -225,7 +224,7 @@ class SqlStore:
         self._each(plans, lambda part: self._link.write(lambda connection: self._plan(connection, epoch, part, now_us)))
 
     def _plan(self, connection: sa.Connection, epoch: int, plans: Sequence[Plan], now_us: int) -> None:
-        fence(connection, epoch)
+        leader.fence(connection, epoch)
         rows = sorted(
             (plan.job_id, plan.first_seen_us, plan.next_run_us, plan.plan_key, clean(plan.problem), plan.late_after_us)
             for plan in {plan.job_id: plan for plan in plans}.values()
@@ -235,7 +234,7 @@ class SqlStore:
 
     def forget(self, epoch: int, job_ids: Sequence[str], now_us: int) -> None:
         def forget(connection: sa.Connection) -> None:
-            fence(connection, epoch)
+            leader.fence(connection, epoch)
             state = tables.state
             for part in chunks(job_ids):
                 there = (
@@ -295,7 +294,7 @@ class SqlStore:
 
     def answer(self, epoch: int, request_ids: Sequence[int]) -> None:
         def answer(connection: sa.Connection) -> None:
-            fence(connection, epoch)
+            leader.fence(connection, epoch)
             for part in chunks(request_ids):
                 connection.execute(sa.delete(tables.requests).where(among(connection, tables.requests.c.id, part)))
 

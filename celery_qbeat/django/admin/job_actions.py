@@ -9,9 +9,9 @@ from django.contrib import admin, messages
 from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
 from django.db import models, router, transaction
 
+from celery_qbeat.django.health import writer_alive
 from celery_qbeat.django.models import Job, Leader, Request, Run
 from celery_qbeat.django.permissions import narrowed, scopes_of
-from celery_qbeat.django.status import writer_alive
 from celery_qbeat.django.times import now_us
 from celery_qbeat.privileges import TRUSTED
 
