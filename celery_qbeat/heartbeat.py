@@ -92,11 +92,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--heartbeat-file", metavar="FILE", default=os.environ.get(VARIABLE), help=f"default: ${VARIABLE}"
     )
-    path = parser.parse_args(arguments).heartbeat_file
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
+    given = parser.parse_args(arguments)
+    path = given.heartbeat_file
     if not path:
         parser.error(f"name the file of qbeat_heartbeat_file with --heartbeat-file FILE, or in {VARIABLE}")
     why = trouble(path, time.time())
-    print(why or "a beat lives")  # noqa: T201 - the probe's answer
+    answer = {"ok": not why, "heartbeat_file": path, "trouble": why}
+    print(json.dumps(answer) if given.json else why or "a beat lives")  # noqa: T201 - the probe's answer
     sys.exit(1 if why else 0)
 
 

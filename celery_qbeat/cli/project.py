@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -70,7 +71,9 @@ class Project:
 
     @property
     def rules(self) -> RowRules:
-        return row_rules(self.settings)
+        """How rows are read. Without the app nobody here knows whether cron rows run: what a beat wrote tells it."""
+        rules = row_rules(self.settings)
+        return replace(rules, cron=True) if self.app is None else rules
 
     @cached_property
     def code_jobs(self) -> dict[str, Job]:

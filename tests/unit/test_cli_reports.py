@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from celery_qbeat.cli import COMMANDS, Chosen, main, qbeat
-from celery_qbeat.liveness import silence_limit_us
 from celery_qbeat.stores import tables
 from tests.unit.making_cli import DAY, HOUR, MINUTE, SECOND, Cli, make_app, make_runner, migrated
 
@@ -213,91 +212,6 @@ def test_check_lists_what_will_not_run_and_ends_with_1(mixed: Cli) -> None:
     text = mixed.run("check").stdout
     assert "none has ever run on these tables" in text
     assert "8 jobs: 1 stopped, 1 finished, 1 late, 1 refused, 1 bad, 1 reserved, 1 paused, 1 disabled" in text
-
-
-def test_check_ends_with_0_when_nothing_ails(cli: Cli) -> None:
-    cli.ok("add", "x", "app.a", "--every", "1h")
-    cli.ok("add", "y", "app.a", "--cron", "0 * * * *")
-    cli.beat_seen()
-    assert cli.json("check")["ok"] is True
-
-
-def test_check_warns_of_reserved_cron_rows(cli: Cli) -> None:
-    cli.ok("add", "y", "app.a", "--cron", "0 * * * *")
-    cli.beat_seen()
-    result = cli.run("check")
-    assert result.exit_code == 0
-    assert "1 cron row will never run: cron is reserved: set qbeat_cron = True" in result.stderr
-    assert cli.run("check", "--strict").exit_code == 1
-    cli.app.conf.qbeat_cron = True
-    assert cli.run("check", "--strict").exit_code == 0
-
-
-def test_check_ends_with_1_when_no_beat_lives(cli: Cli) -> None:
-    assert "none has ever run" in cli.run("check").stdout
-    assert cli.json("check", code=1)["beat"]["alive"] is False
-    cli.beat_seen(MINUTE)
-    assert cli.json("check", code=1)["ok"] is False
-    assert "none is at work" in cli.run("check").stdout
-
-
-def test_a_beat_with_long_polls_is_not_taken_for_dead(sqlite_url: str) -> None:
-    migrated(sqlite_url)
-    # The beat wrote its own limit, so it does not matter what the reader polls.
-    for cli in (Cli(sqlite_url, qbeat_poll_interval=60), Cli(sqlite_url)):
-        cli.beat_seen(20 * SECOND, silence_us=silence_limit_us(60))
-        assert cli.json("tick")["ran"] is False
-        assert cli.json("status")["writer"]["epoch"] == 3
-        assert cli.json("check")["beat"]["alive"] is True
-        cli.beat_seen(181 * SECOND, silence_us=silence_limit_us(60))
-        assert cli.json("check", code=1)["beat"]["alive"] is False
-
-
-def test_a_tick_lives_until_the_next_one_is_late(cli: Cli) -> None:
-    assert cli.json("tick", "--every", "300")["ran"] is True
-    assert cli.json("check")["beat"]["alive"] is True
-    cli.beat_seen(899 * SECOND, holder="tick on elsewhere:7", silence_us=900 * SECOND)
-    assert cli.json("check")["beat"]["alive"] is True
-    assert cli.json("tick")["ran"] is True
-    cli.beat_seen(901 * SECOND, holder="tick on elsewhere:7", silence_us=900 * SECOND)
-    assert cli.json("check", code=1)["beat"]["alive"] is False
-
-
-def test_a_tick_that_may_still_run_is_left_alone(cli: Cli) -> None:
-    cli.beat_seen(SECOND, holder="tick on elsewhere:7", silence_us=900 * SECOND)
-    assert cli.json("tick")["ran"] is False
-
-
-def test_list_says_that_no_beat_is_at_work(mixed: Cli) -> None:
-    mixed.beat_seen(MINUTE)
-    result = mixed.run("list")
-    assert {row["id"]: row["condition"] for row in mixed.json("list")}["ready"] == "stopped"
-    assert "no beat is at work" in result.stderr
-
-
-def test_a_job_that_waits_for_its_run_names_the_run(mixed: Cli) -> None:
-    mixed.beat_seen()
-    since = mixed.now - 20 * MINUTE
-    mixed.ran("ready", [since], "sent", batch_id=1, lease_until_us=mixed.now + HOUR, finished_us=None)
-    mixed.ran("ready", [mixed.now - MINUTE], "skipped", sent_us=None)
-    running = mixed.json("list", "ready")[0]
-    assert running["condition"] == "running"
-    mixed.update(tables.state, last_slot_us=mixed.now - MINUTE, last_verdict="skipped", last_run_us=since)
-    blocked = mixed.json("list", "ready")[0]
-    assert (blocked["condition"], blocked["running_since_us"]) == ("blocked", since)
-    assert (blocked["last_run_us"], blocked["last_verdict"]) == (since, "sent")
-    assert blocked["running_task_id"] in mixed.ok("show", "ready").replace("\n", "").replace(" ", "")
-    assert "blocked" not in [problem["condition"] for problem in mixed.json("check", code=1)["problems"]]
-    mixed.update(tables.state, late_after_us=mixed.now - 1)
-    assert "blocked" in [problem["condition"] for problem in mixed.json("check", code=1)["problems"]]
-
-
-def test_a_manual_run_of_a_new_job_is_its_last_run(cli: Cli) -> None:
-    cli.ok("add", "x", "app.a", "--every", "1h")
-    cli.known("x", cli.now, next_run_us=cli.now + HOUR, last_verdict="succeeded")
-    cli.ran("x", [cli.now - MINUTE], batch_id=1, by_hand=True)
-    [shown] = cli.json("list")
-    assert (shown["last_run_us"], shown["last_verdict"]) == (cli.now - MINUTE, "succeeded")
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,8 @@ def test_the_probe_ends_with_0_or_1(tmp_path: Path, module: tuple[str, ...]) -> 
     HeartbeatFile(str(path), 1.0).touch()
     assert run("-m", *module, "--heartbeat-file", str(path)).returncode == 0
     assert run("-m", *module, **{VARIABLE: str(path)}).stdout == "a beat lives\n"
+    told = run("-m", *module, "--json", "--heartbeat-file", str(path)).stdout
+    assert json.loads(told) == {"ok": True, "heartbeat_file": str(path), "trouble": ""}
     nameless = run("-m", *module)
     assert nameless.returncode == 2
     assert "qbeat_heartbeat_file" in nameless.stderr
