@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -45,9 +44,7 @@ def check_command(project: Project, strict: bool, liveness: bool, heartbeat_file
       celery -A proj qbeat check
     """
     if liveness:
-        _check_liveness(
-            heartbeat_file or project.settings.heartbeat_file or os.environ.get(heartbeat.VARIABLE), as_json
-        )
+        _check_liveness(project, heartbeat_file, as_json)
     wrong = _schema(project)
     if wrong:
         if as_json:
@@ -75,13 +72,14 @@ def check_command(project: Project, strict: bool, liveness: bool, heartbeat_file
     finish(ok)
 
 
-def _check_liveness(path: str | None, as_json: bool) -> NoReturn:
+def _check_liveness(project: Project, named: str | None, as_json: bool) -> NoReturn:
     """As `python -m celery_qbeat check --liveness`, for an app that is loaded already."""
+    path = named or project.settings.heartbeat_file or os.environ.get(heartbeat.VARIABLE)
     if path is None:
         raise click.UsageError(
             f"set qbeat_heartbeat_file, or name the file with --heartbeat-file or {heartbeat.VARIABLE}"
         )
-    why = heartbeat.trouble(path, time.time())
+    why = heartbeat.trouble(path, project.clock.now_us() / 1_000_000)
     if as_json:
         output.dump({"ok": not why, "heartbeat_file": path, "trouble": why})
     else:
