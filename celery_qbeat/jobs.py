@@ -160,7 +160,13 @@ class Reading:
 
 _NO_ARGS, _NO_KWARGS = "[]", "{}"
 
-CRON_RESERVED = "cron is reserved: set qbeat_cron = True in the Celery configuration to run cron rows"
+RESERVED_PREFIX = "cron is reserved"
+"""How the problem of a reserved row begins, also in the words of other versions; `stores.status_view` has it, too."""
+
+CRON_RESERVED = (
+    f"{RESERVED_PREFIX}: set qbeat_cron = True in the Celery configuration to run cron rows "
+    "(schedulers read a cron line differently: docs/schedules.md)"
+)
 
 
 def _blank_is_none(value: Any) -> Any:

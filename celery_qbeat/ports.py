@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from celery_qbeat.answers import Answers
 from celery_qbeat.jobs import Job, Run, State, Verdict, Worker
+from celery_qbeat.liveness import LEAST_SILENCE_US
 from celery_qbeat.planning import Claim as Claim
 from celery_qbeat.planning import Plan as Plan
 
@@ -205,8 +206,10 @@ class Store(Protocol):
     def clock_us(self) -> int | None:
         """The database's own clock, in microseconds since the epoch; None where it is this machine's clock."""
 
-    def take_epoch(self, holder: str, now_us: int, known: int = 0, above: int = 0) -> int:
-        """Become the writer: claims under older epochs fail from now on.
+    def take_epoch(
+        self, holder: str, now_us: int, known: int = 0, above: int = 0, silence_us: int = LEAST_SILENCE_US
+    ) -> int:
+        """Become the writer: claims under older epochs fail from now on. `silence_us`: see `liveness`.
 
         Returns the new epoch: the last one + 1, or more when a batch or `above` has a higher one already. Raises Fenced
         when the last one is below `known`: an older copy of the database was restored.

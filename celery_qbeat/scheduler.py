@@ -15,11 +15,12 @@ from celery_qbeat.dispatchers.broker import check_urls
 from celery_qbeat.engine import Engine
 from celery_qbeat.engine.repeated_errors import RepeatedErrors
 from celery_qbeat.errors import QbeatError, Unavailable
+from celery_qbeat.heartbeat import HeartbeatFile
 from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.safe_text import hide_secrets_in_text, one_line
 from celery_qbeat.settings import Settings, read_settings
 from celery_qbeat.shutdown_signals import ShutdownSignals
-from celery_qbeat.wiring import build, engine_database
+from celery_qbeat.wiring import build, engine_database, heartbeat_file
 
 log = get_logger()
 
@@ -44,10 +45,11 @@ class Scheduler(beat.Scheduler):
         self.settings: Settings = _or_exit(lambda: read_settings(app.conf))
         _or_exit(lambda: check_urls(app))
         self._engine: Engine | None = None
-        self._in_tick = self._closing = self._closed = False
+        self._in_tick = self._closing = self._closed = self._heartbeat_failing = False
         self._errors = RepeatedErrors(SystemClock())
         self._signals = ShutdownSignals(self._limit_waits)
         # Celery hands over --max-interval here; the poll interval is ours, and never longer than the one asked for.
+        self._heartbeat: HeartbeatFile | None = None
         self._poll: float = min(self.settings.poll_interval, max_interval or self.settings.poll_interval)
         super().__init__(app, *args, max_interval=self._poll, lazy=lazy, **kwargs)
 
@@ -56,9 +58,10 @@ class Scheduler(beat.Scheduler):
         if getattr(_starting, "now", False):
             # A signal came before Celery had its scheduler, and its handler makes another one to close it.
             return
-        engine = self._engine = _or_exit(
-            lambda: build(self.app, self.settings, poll_s=self._poll, stopping=self._signals.pending)
-        )
+        more: dict[str, Any] = {"stopping": self._signals.pending, "note_alive": self._note_alive}
+        engine = self._engine = _or_exit(lambda: build(self.app, self.settings, poll_s=self._poll, **more))
+        self._heartbeat = heartbeat_file(self.settings, self._poll)
+        self._note_alive()
         _starting.now = True
         try:
             # Away: the first tick will say so.
@@ -77,6 +80,7 @@ class Scheduler(beat.Scheduler):
         pause = self._poll
         try:
             self._in_tick = True
+            self._note_alive()
             if self._engine is not None and not self._closed:
                 with self._signals.deferred():
                     pause = self._engine.tick()
@@ -100,6 +104,8 @@ class Scheduler(beat.Scheduler):
         with self._signals.deferred():
             self._closed = True
             self._engine.close()
+            if self._heartbeat is not None:
+                self._heartbeat.remove()
         self._signals.remove_added()
 
     def sync(self) -> None:
@@ -126,6 +132,18 @@ class Scheduler(beat.Scheduler):
         """End as Celery's beat does on SIGTERM."""
         self.close()
         raise SystemExit
+
+    def _note_alive(self) -> None:
+        """Touch the heartbeat file. A standby does so, too: its ticks go on."""
+        if self._heartbeat is None or self._closed:
+            return
+        try:
+            if self._heartbeat.touch():
+                self._heartbeat_failing = False
+        except OSError as error:
+            if not self._heartbeat_failing:
+                log.error("heartbeat: probes take this beat for dead, because its file cannot be written: %s", error)
+            self._heartbeat_failing = True
 
     def _limit_waits(self, seconds: float) -> None:
         if self._engine is not None:

@@ -84,6 +84,10 @@ class Settings(BaseModel):
         Field(strict=True, description="whether `run-now` and rows of `qbeat_requests` may run entries in code, too"),
     ] = False
     retention: Annotated[Retention, Field(description="days that the ledger keeps runs, by verdict")] = Retention()
+    heartbeat_file: Annotated[
+        str | None,
+        Field(min_length=1, description="a file that the beat touches while it works, for probes; None: no file"),
+    ] = None
     create_tables: Annotated[
         bool | None, Field(description="whether beat may create missing tables; None: only in SQLite")
     ] = None

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from celery_qbeat import heartbeat
 from celery_qbeat.beat_schedule import code_jobs
 from celery_qbeat.clock import SystemClock
 from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
@@ -18,7 +19,9 @@ from celery_qbeat.dispatchers.broker import check_urls
 from celery_qbeat.engine import Chore, Engine, Limits, Parts
 from celery_qbeat.errors import SettingsError
 from celery_qbeat.gates import RedisGate, StandaloneGate
+from celery_qbeat.heartbeat import HeartbeatFile
 from celery_qbeat.jobs import RowRules, Verdict
+from celery_qbeat.liveness import TICK_PREFIX, silence_limit_us
 from celery_qbeat.ports import Clock, Gate, Steps, Store
 from celery_qbeat.privileges import BUILTIN_PRUNE, NAMESPACES, Privileges
 from celery_qbeat.settings import DEFAULT_DATABASE_URL, Settings
@@ -35,14 +38,20 @@ def build(
     settings: Settings,
     *,
     poll_s: float | None = None,
+    tick_every_s: float | None = None,
     stopping: Callable[[], bool] = lambda: False,
+    note_alive: Callable[[], None] = lambda: None,
 ) -> Engine:
-    """An engine for this app. Connects to nothing. Raises SettingsError for settings that do not fit together."""
+    """An engine for this app. Connects to nothing. Raises SettingsError for settings that do not fit together.
+
+    `tick_every_s`: the process ends after a tick, and the next one is started so many seconds later; None: it stays.
+    """
     check_urls(app)
     poll = poll_s or settings.poll_interval
     clock = SystemClock()
     store = build_store(settings)
-    holder = holder_name()
+    holder = holder_name() if tick_every_s is None else TICK_PREFIX + holder_name()
+    silence_us = silence_limit_us(tick_every_s or poll)
     return Engine(
         Parts(
             store=store,
@@ -52,15 +61,22 @@ def build(
             clock=clock,
             privileges=build_privileges(app, settings),
             rules=row_rules(settings),
-            limits=Limits(poll_s=poll),
+            limits=Limits(poll_s=poll, silence_us=silence_us),
             holder=holder,
             code_jobs=code_jobs(app),
             run_code_entries=settings.run_code_entries,
             chores={BUILTIN_PRUNE: pruning(settings)},
             fail_point=fail_point(os.environ.get(FAIL_POINT)),
             stopping=stopping,
+            note_alive=note_alive,
         )
     )
+
+
+def heartbeat_file(settings: Settings, every_s: float) -> HeartbeatFile | None:
+    """The file that a beat touches; None when neither the settings nor the environment name one."""
+    path = settings.heartbeat_file or os.environ.get(heartbeat.VARIABLE)
+    return HeartbeatFile(path, every_s) if path else None
 
 
 def build_store(settings: Settings) -> SqlStore:

@@ -133,6 +133,9 @@ class Services:
 
     def _environment(self, name: str) -> Mapping[str, str]:
         own = {key: self._here(value) for key, value in self._services[name].get("environment", {}).items()}
+        if "QBEAT_HEARTBEAT_FILE" in own:
+            # Containers have a file system of their own.
+            own["QBEAT_HEARTBEAT_FILE"] = str(self._folder / f"heartbeat-{name}")
         # Where the programs of the image's environment are, and the servers' tools.
         place = {
             "PATH": os.pathsep.join([str(self._programs), os.environ["PATH"]]),

@@ -20,11 +20,12 @@ from celery_qbeat.engine import Engine
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.identity import request_task_id
 from celery_qbeat.jobs import Verdict
+from celery_qbeat.liveness import TICK_PREFIX
 from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.shutdown_signals import ShutdownSignals
 from celery_qbeat.stores import reports, rows, tables
 from celery_qbeat.stores.reports import Ran
-from celery_qbeat.wiring import build, holder_name
+from celery_qbeat.wiring import build, heartbeat_file, holder_name
 
 ASK_AGAIN_S = 0.2
 NOT_SENT = frozenset({Verdict.CLAIMED, Verdict.IN_DOUBT, Verdict.REFUSED, Verdict.SKIPPED, Verdict.MISSED})
@@ -101,7 +102,15 @@ def _answer(project: Project, request_id: int, name: str, wait: float) -> tuple[
 
 
 @command("tick")
-def tick_command(project: Project, as_json: bool) -> None:
+@click.option(
+    "--every",
+    metavar="SECONDS",
+    type=click.FloatRange(1, 7 * 86_400),
+    default=60.0,
+    show_default=True,
+    help="How often you run this; after three times as long without one, `check` says that no beat lives.",
+)
+def tick_command(project: Project, every: float, as_json: bool) -> None:
     """Run what is due, once, and end: for cron, Kubernetes CronJobs and tests. Needs the broker.
 
     Does nothing while a beat is at work.
@@ -117,7 +126,10 @@ def tick_command(project: Project, as_json: bool) -> None:
     other = "" if project.settings.redis_url else _standalone_beat(project)
     before = 0 if other else _last_line(project)
     if not other:
-        other = _ticked(project)
+        other = _ticked(project, every)
+        file = heartbeat_file(project.settings, every)
+        if file is not None and not other:
+            file.touch()
     counted = {} if other else _counted(project, before)
     if as_json:
         output.dump({"ran": not other, "reason": other, "verdicts": counted})
@@ -132,15 +144,15 @@ def tick_command(project: Project, as_json: bool) -> None:
 def _standalone_beat(project: Project) -> str:
     """Without a lock only the tables know of another beat, which would stand by for good if this one took its epoch."""
     last = read_last_beat(project)
-    if last.leader.holder == holder_name() or not last.alive:
+    if last.leader.holder.removeprefix(TICK_PREFIX) == holder_name() or not last.at_work:
         return ""
     return f"a beat is at work ({last.sentence}): nothing done"
 
 
-def _ticked(project: Project) -> str:
+def _ticked(project: Project, every: float) -> str:
     """Passes until nothing is due that was due at the first. What came in between: another beat. Raises Unavailable."""
     signals = ShutdownSignals(lambda seconds: engine.limit_waits(seconds))
-    engine = build(project.app, project.settings, stopping=signals.pending)
+    engine = build(project.app, project.settings, stopping=signals.pending, tick_every_s=every)
     signals.add_missing(_end)
     try:
         with signals.deferred():

@@ -9,34 +9,46 @@ from typing import Any
 
 from celery_qbeat.cli import times
 from celery_qbeat.cli.project import Project
-from celery_qbeat.liveness import is_alive
+from celery_qbeat.liveness import LEAST_SILENCE_US, TICK_PREFIX, is_alive, is_tick
 from celery_qbeat.stores import reports
 from celery_qbeat.stores.reports import Leader
 
 
 @dataclass(frozen=True, slots=True)
 class LastBeat:
-    """What `qbeat_leader` says, at `now_us`; `poll_s` is the poll interval of the settings."""
+    """What `qbeat_leader` says, at `now_us`."""
 
     leader: Leader
     now_us: int
-    poll_s: float
 
     @property
     def alive(self) -> bool:
-        """Whether the writer lives, as far as can be known from here: one of this host can be looked for."""
-        if not is_alive(self.leader.seen_us, self.now_us, self.poll_s):
+        """Whether a beat lives, as far as can be known from here: one of this host can be looked for.
+
+        A tick that has ended lives until the next one is late.
+        """
+        if not is_alive(self.leader.seen_us, self.now_us, self.leader.silence_us):
             return False
-        host, _, pid = self.leader.holder.rpartition(":")
+        return is_tick(self.leader.holder) or not self._is_gone()
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the process that wrote last is perhaps still writing: unlike `alive`, not after a tick that ended."""
+        limit = LEAST_SILENCE_US if is_tick(self.leader.holder) else self.leader.silence_us
+        return is_alive(self.leader.seen_us, self.now_us, limit) and not self._is_gone()
+
+    def _is_gone(self) -> bool:
+        """Whether the holder was a process of this host, and is none any more."""
+        host, _, pid = self.leader.holder.removeprefix(TICK_PREFIX).rpartition(":")
         if host != socket.gethostname() or not pid.isdigit():
-            return True
+            return False
         try:
             os.kill(int(pid), 0)
         except ProcessLookupError:
-            return False
-        except PermissionError:
             return True
-        return True
+        except PermissionError:
+            return False
+        return False
 
     @property
     def sentence(self) -> str:
@@ -59,4 +71,4 @@ class LastBeat:
 def read_last_beat(project: Project) -> LastBeat:
     """The last beat as the database has it now. Raises Unavailable and SchemaError."""
     leader = project.read(reports.leader)
-    return LastBeat(leader, project.clock.now_us(), project.settings.poll_interval)
+    return LastBeat(leader, project.clock.now_us())

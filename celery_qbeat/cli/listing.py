@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+from rich.text import Text
 
 from celery_qbeat.cli import output, times
 from celery_qbeat.cli.command import command
+from celery_qbeat.cli.last_beat import read_last_beat
 from celery_qbeat.cli.project import Project
-from celery_qbeat.conditions import Condition, Standing
+from celery_qbeat.conditions import IDLE, NO_BEAT, Condition, Standing
 from celery_qbeat.jobs import CODE_PREFIX
 from celery_qbeat.safe_text import one_line
 from celery_qbeat.stores import rows
@@ -42,7 +44,11 @@ def list_command(
     wanted |= PROBLEMS if problem else set()
     wanted |= OFF if disabled else set()
     found = standings(project, pattern, worker)
-    shown = [(job, standing) for job, standing in found if not wanted or standing.condition in wanted]
+    shown = [
+        (job, standing)
+        for job, standing in found
+        if not wanted or standing.condition in wanted or (late and standing.late)
+    ]
     if as_json:
         output.dump([as_data(job, standing, project) for job, standing in shown])
         return
@@ -53,6 +59,8 @@ def list_command(
     output.table(
         ("ID", "SCHEDULE", "NEXT", "LAST", "STATUS"), (_line(job, standing, project, now) for job, standing in shown)
     )
+    if any(standing.condition is Condition.STOPPED for _, standing in shown):
+        output.warn(f"{NO_BEAT}: {read_last_beat(project).sentence}")
 
 
 def standings(
@@ -61,12 +69,27 @@ def standings(
     """Every job, entries in code first, with how it stands."""
     judge = project.judge()
     if not worker:
-        for job_id, found in project.entries().items():
-            job = project.code_jobs.get(job_id)
-            if job is not None and (pattern is None or rows.matches(job_id, pattern)):
-                yield found, judge.code(job, found.memory)
+        entries = [found for job_id, found in project.entries().items() if job_id in project.code_jobs]
+        for found in project.with_runs(entries):
+            if pattern is None or rows.matches(found.id, pattern):
+                yield found, judge.code(project.code_jobs[found.id], found.memory, found.run)
     for found in project.all_rows(pattern, worker):
-        yield found, judge.standing(found.row, found.memory)
+        yield found, judge.standing(found.row, found.memory, found.run)
+
+
+def status_of(standing: Standing) -> Text:
+    """The condition, and what is to be said of it in a list."""
+    status = output.named(standing.condition)
+    run = standing.run
+    if standing.condition is Condition.BLOCKED and run is not None:
+        status.append(f" by run {run.task_id} since {times.clock(run.since_us, 'UTC')}", style="not bold")
+        if standing.late:
+            status.append(", late")
+    elif standing.condition is Condition.RUNNING and run is not None:
+        status.append(f" since {times.clock(run.since_us, 'UTC')}", style="not bold")
+    elif standing.condition in PROBLEMS:
+        status.append(f": {one_line(standing.reason)}", style="not bold")
+    return status
 
 
 def schedule_of(found: Found, project: Project) -> str:
@@ -80,16 +103,12 @@ def schedule_of(found: Found, project: Project) -> str:
 
 def _line(found: Found, standing: Standing, project: Project, now: int) -> list[output.Cell]:
     state = found.state or {}
-    last = times.relative(state.get("last_run_us"), now)
-    if state.get("last_verdict"):
-        last = f"{state['last_verdict']} {last}" if state.get("last_run_us") else str(state["last_verdict"])
-    status = output.named(standing.condition)
-    if standing.condition in PROBLEMS:
-        status.append(f": {one_line(standing.reason)}", style="not bold")
+    run = found.last_run
+    last = "-" if run is None else f"{run.verdict} {times.relative(run.at_us, now)}".strip()
     following = "-"
-    if standing.condition in (Condition.READY, Condition.LATE):
+    if standing.condition not in IDLE:
         following = "unseen" if found.state is None else times.relative(state["next_run_us"], now)
-    return [found.id, schedule_of(found, project), following, last, status]
+    return [found.id, schedule_of(found, project), following, last, status_of(standing)]
 
 
 def as_data(found: Found, standing: Standing, project: Project) -> dict[str, Any]:
@@ -97,6 +116,7 @@ def as_data(found: Found, standing: Standing, project: Project) -> dict[str, Any
     state = found.state or {}
     row = found.row
     job = project.code_jobs.get(found.id)
+    last, run = found.last_run, standing.run
     return {
         "id": found.id,
         "fn": row.get("fn", job.fn if job else None),
@@ -108,10 +128,13 @@ def as_data(found: Found, standing: Standing, project: Project) -> dict[str, Any
         "in_code": found.id.startswith(CODE_PREFIX),
         "condition": standing.condition.value,
         "reason": standing.reason,
+        "late": standing.late,
+        "running_task_id": None if run is None else run.task_id,
+        **times.stamp("running_since", None if run is None else run.since_us),
         **times.stamp("next_run", state.get("next_run_us")),
-        **times.stamp("last_run", state.get("last_run_us")),
+        **times.stamp("last_run", None if last is None else last.at_us),
         **times.stamp("last_succeeded", state.get("last_succeeded_us")),
-        "last_verdict": state.get("last_verdict", ""),
+        "last_verdict": "" if last is None else last.verdict,
         "last_error": state.get("last_error", ""),
         "runs": state.get("runs", 0),
         "failures_in_a_row": state.get("failures_in_a_row", 0),

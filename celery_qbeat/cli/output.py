@@ -11,12 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from celery_qbeat.conditions import AILING, Condition
+from celery_qbeat.conditions import Condition
 from celery_qbeat.safe_text import one_line
 
 Cell = str | Text
 _STYLES = {
     Condition.READY: "green",
+    Condition.RUNNING: "cyan",
+    Condition.STOPPED: "bold yellow",
+    Condition.BLOCKED: "yellow",
     Condition.LATE: "bold yellow",
     Condition.REFUSED: "bold red",
     Condition.BAD: "bold red",
@@ -83,11 +86,6 @@ def counts(conditions: dict[Condition, int]) -> str:
     total = sum(conditions.values())
     parts = [f"{conditions[each]} {each}" for each in Condition if conditions.get(each)]
     return f"{total} {'job' if total == 1 else 'jobs'}" + (f": {', '.join(parts)}" if parts else "")
-
-
-def ailing(conditions: dict[Condition, int]) -> int:
-    """How many need somebody to see to them."""
-    return sum(conditions.get(each, 0) for each in AILING)
 
 
 def _print(made: Table) -> None:

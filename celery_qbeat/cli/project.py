@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -70,7 +71,9 @@ class Project:
 
     @property
     def rules(self) -> RowRules:
-        return row_rules(self.settings)
+        """How rows are read. Without the app nobody here knows whether cron rows run: what a beat wrote tells it."""
+        rules = row_rules(self.settings)
+        return replace(rules, cron=True) if self.app is None else rules
 
     @cached_property
     def code_jobs(self) -> dict[str, Job]:
@@ -148,12 +151,13 @@ class Project:
     def judge(self) -> Judge:
         """What rows are judged by, at this moment."""
         now = self.clock.now_us()
+        leader = self.read(reports.leader)
         return Judge(
             rules=self.rules,
             workers=self.read(reading.workers),
             privileges=self.privileges,
             now_us=now,
-            heard=is_alive(self.read(reports.leader).seen_us, now, self.settings.poll_interval),
+            heard=is_alive(leader.seen_us, now, leader.silence_us),
         )
 
     def found(self, job_id: str) -> Found:
@@ -164,6 +168,10 @@ class Project:
         if row is None:
             raise self.unknown(job_id)
         return row
+
+    def with_runs(self, found: Sequence[Found]) -> list[Found]:
+        """The same jobs with their last runs and those in flight."""
+        return self.read(lambda connection: rows.with_runs(connection, found))
 
     def unknown(self, job_id: str) -> QbeatError:
         """The error for an id that no row has."""
@@ -181,7 +189,7 @@ class Project:
         after: Any = None
         while True:
             part = self.read(partial(rows.part, after=after, pattern=pattern, worker=worker))
-            yield from (found for found in part if pattern is None or rows.matches(found.id, pattern))
+            yield from self.with_runs([found for found in part if pattern is None or rows.matches(found.id, pattern)])
             if len(part) < rows.ROWS_A_PART:
                 return
             after = part[-1].row["id"]

@@ -13,9 +13,9 @@ from celery_qbeat.cli import output, slots, times
 from celery_qbeat.cli.command import command
 from celery_qbeat.cli.ledger import as_data as run_data
 from celery_qbeat.cli.ledger import show_runs
-from celery_qbeat.cli.listing import as_data, schedule_of
+from celery_qbeat.cli.listing import PROBLEMS, as_data, schedule_of, status_of
 from celery_qbeat.cli.project import Project
-from celery_qbeat.conditions import IDLE, Standing
+from celery_qbeat.conditions import IDLE, Condition, Standing
 from celery_qbeat.jobs import Job, Verdict
 from celery_qbeat.safe_text import one_line
 from celery_qbeat.schedules import Firing
@@ -60,13 +60,13 @@ def show_command(project: Project, job_id: str, as_json: bool) -> None:
     Example:
       celery -A proj qbeat show shop.cleanup
     """
-    found = project.found(job_id)
+    [found] = project.with_runs([project.found(job_id)])
     judge = project.judge()
     code = project.code_jobs.get(job_id)
     standing = (
-        judge.code(code, found.memory)
+        judge.code(code, found.memory, found.run)
         if code is not None and not found.row
-        else judge.standing(found.row, found.memory)
+        else judge.standing(found.row, found.memory, found.run)
     )
     runs = project.read(lambda connection: reports.runs(connection, job_id, limit=COUNTED))
     now = project.clock.now_us()
@@ -95,8 +95,8 @@ def _following(job: Job, planned: int | None, now: int) -> list[Firing]:
 
 def _show(project: Project, found: Found, standing: Standing, runs: Sequence[Ran], now: int) -> None:
     zone = str(found.row.get("timezone", "UTC"))
-    status = output.named(standing.condition)
-    if standing.reason:
+    status = status_of(standing)
+    if standing.reason and standing.condition not in (*PROBLEMS, Condition.BLOCKED, Condition.RUNNING):
         status.append(f": {one_line(standing.reason)}", style="not bold")
     facts: list[tuple[str, output.Cell]] = [("id", found.id), ("status", status)]
     facts.append(("schedule", schedule_of(found, project)))
@@ -107,7 +107,7 @@ def _show(project: Project, found: Found, standing: Standing, runs: Sequence[Ran
     state = found.state
     if state is not None:
         output.title("State")
-        output.facts(_state(state, zone, now))
+        output.facts(_state(found, state, zone, now))
     if runs:
         output.title("Last runs")
         show_runs(runs[:SHOWN], now, with_job=False)
@@ -120,12 +120,14 @@ def _told(name: str, value: output.Cell, zone: str) -> tuple[str, output.Cell]:
     return name, value
 
 
-def _state(state: Any, zone: str, now: int) -> list[tuple[str, output.Cell]]:
+def _state(found: Found, state: Any, zone: str, now: int) -> list[tuple[str, output.Cell]]:
     facts: list[tuple[str, output.Cell]] = []
-    for name in ("next_run", "last_run", "last_succeeded", "first_seen"):
-        us = state[f"{name}_us"]
+    run = found.last_run
+    last = ("last run", None if run is None else run.at_us, "" if run is None else f": {run.verdict}")
+    named = (("next run", "next_run_us"), ("last succeeded", "last_succeeded_us"), ("first seen", "first_seen_us"))
+    for name, us, more in (last, *((name, state[column], "") for name, column in named)):
         if us:
-            facts.append((name.replace("_", " "), f"{times.clock(us, zone)} ({times.relative(us, now)})"))
+            facts.append((name, f"{times.clock(us, zone)} ({times.relative(us, now)}){more}"))
     facts.append(("runs", str(state["runs"])))
     if state["failures_in_a_row"]:
         facts.append(("failures in a row", str(state["failures_in_a_row"])))

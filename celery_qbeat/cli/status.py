@@ -9,27 +9,24 @@ from celery_qbeat.cli import output, times
 from celery_qbeat.cli.command import command, finish
 from celery_qbeat.cli.last_beat import LastBeat, read_last_beat
 from celery_qbeat.cli.listing import standings
+from celery_qbeat.cli.lock import Lock, read_lock
 from celery_qbeat.cli.project import Project
 from celery_qbeat.conditions import Condition
 from celery_qbeat.dispatchers import BrokerCheck, check_broker
-from celery_qbeat.errors import Unavailable
-from celery_qbeat.gates import Beat, Holding, RedisGate
 from celery_qbeat.identity import database_id
 from celery_qbeat.stores import reports
 from celery_qbeat.stores.reports import Open
-from celery_qbeat.wiring import build_gate
 
 MANY_UNREAD = 1_000
 """From this many messages in the queue of ends on, `status` names them."""
-
-Lock = tuple[Holding | None, tuple[Beat, ...]]
 
 
 @command("status")
 def status_command(project: Project, as_json: bool) -> None:
     """Show the writer, the standbys, how the jobs stand, and what is under way.
 
-    Ends with 1 when the broker takes no messages, or when the lock's Redis is away.
+    Ends with 1 when the broker takes no messages, when the lock's Redis is away, or when something that is no beat
+    holds the lock.
 
     \b
     Example:
@@ -39,15 +36,15 @@ def status_command(project: Project, as_json: bool) -> None:
     work = project.read(reports.open_work)
     counted = Counter(standing.condition for _, standing in standings(project))
     instance = project.instance()
-    lock, away = _lock(project, instance)
+    lock = read_lock(project, last.leader.holder)
     broker = ask_broker(project)
     if as_json:
         data = {"database_id": database_id(instance), "broker": broker_data(broker)}
-        output.dump({**data, **_data(last, work, counted, lock, away)})
+        output.dump({**data, **_data(last, work, counted, lock)})
     else:
         facts = [*_database(project, instance), ("broker", broker_sentence(broker))]
-        output.facts([*facts, *_facts(last, work, counted, lock, away)])
-    finish(not away and (broker is None or not broker.trouble))
+        output.facts([*facts, *_facts(last, work, counted, lock)])
+    finish(not lock.trouble and (broker is None or not broker.trouble))
 
 
 def ask_broker(project: Project) -> BrokerCheck | None:
@@ -80,37 +77,8 @@ def _database(project: Project, instance: str) -> list[tuple[str, output.Cell]]:
     return [("database", project.store.describe()), ("database id", database_id(instance))]
 
 
-def _lock(project: Project, instance: str) -> tuple[Lock | None, str]:
-    """What Redis says of the lock, and why it cannot say it; nothing when there is no lock."""
-    gate = build_gate(project.settings, project.settings.poll_interval, "status", project.clock)
-    if not isinstance(gate, RedisGate):
-        return None, ""
-    gate.bind(instance)
-    try:
-        return (gate.holding(), gate.beats()), ""
-    except Unavailable as error:
-        return None, str(error)
-    finally:
-        gate.release()
-
-
-def _facts(
-    last: LastBeat, work: Open, counted: Counter[Condition], lock: Lock | None, away: str
-) -> list[tuple[str, output.Cell]]:
-    facts: list[tuple[str, output.Cell]] = [
-        ("writer", last.sentence),
-    ]
-    if away:
-        facts.append(("lock", away))
-    elif lock is None:
-        facts.append(("lock", "standalone: no qbeat_redis_url is set, so only one beat may run"))
-    else:
-        holding, beats = lock
-        facts.append(("lock", _held(holding)))
-        standbys = [beat for beat in beats if not beat.writer]
-        facts.extend(("standby", f"{beat.holder}, seen {beat.seen_s:.0f} s ago") for beat in standbys)
-        if not standbys:
-            facts.append(("standby", "none seen within the last minute"))
+def _facts(last: LastBeat, work: Open, counted: Counter[Condition], lock: Lock) -> list[tuple[str, output.Cell]]:
+    facts: list[tuple[str, output.Cell]] = [("writer", last.sentence), *lock.facts()]
     facts.append(("jobs", output.counts(counted)))
     facts.append(("runs in flight", str(work.flights)))
     batches = str(work.batches)
@@ -122,28 +90,11 @@ def _facts(
     return facts
 
 
-def _held(holding: Holding | None) -> str:
-    if holding is None:
-        return "nobody holds it"
-    who = holding.holder or "a beat that is not listed"
-    if holding.left_s is None:
-        return f"{who} holds it, without an end: no beat made this lock, delete its key"
-    return f"{who} holds it, for {holding.left_s:.1f} s more unless it renews"
-
-
-def _data(last: LastBeat, work: Open, counted: Counter[Condition], lock: Lock | None, away: str) -> dict[str, Any]:
-    holding, beats = lock if lock is not None else (None, ())
-    held = None if holding is None else {"holder": holding.holder, "left_s": holding.left_s}
-    listed = [
-        {"holder": beat.holder, "writer": beat.writer, "seen_s": beat.seen_s, **times.stamp("since", beat.since_us)}
-        for beat in beats
-    ]
+def _data(last: LastBeat, work: Open, counted: Counter[Condition], lock: Lock) -> dict[str, Any]:
     return {
         "writer": last.data,
-        "gate": "redis" if lock is not None or away else "standalone",
-        "redis_away": away,
-        "lock": held,
-        "beats": listed,
+        **lock.data,
+        "beats": lock.beats_data(),
         "jobs": {str(each): counted[each] for each in Condition},
         "runs_in_flight": work.flights,
         "open_batches": work.batches,

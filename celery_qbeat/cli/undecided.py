@@ -8,7 +8,7 @@ from typing import Any
 from celery_qbeat.cli import output, times
 from celery_qbeat.cli.listing import standings
 from celery_qbeat.cli.project import Project
-from celery_qbeat.conditions import Condition, Standing
+from celery_qbeat.conditions import IDLE, Condition, Standing
 from celery_qbeat.engine.desk import SERVING_GAP_US
 from celery_qbeat.errors import QbeatError
 from celery_qbeat.jobs import Job
@@ -18,7 +18,7 @@ from celery_qbeat.stores import reports
 COUNT_LIMIT = 100_000
 """Slots of one relative schedule that are counted; it has no formula for them."""
 
-RUNS = frozenset({Condition.READY, Condition.LATE})
+RUNS = frozenset(Condition) - IDLE
 
 MEANING = (
     "In a restored copy, the database that it replaces may have sent them: nobody can know. A beat takes them for not "

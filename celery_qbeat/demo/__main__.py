@@ -145,7 +145,7 @@ See a hot reload: paste this into a second terminal.
 
 And look at the jobs:
 
-  sqlite3 -box {database} "SELECT id, last_verdict, problem FROM qbeat_status"
+  sqlite3 -box {database} "SELECT id, state, last_verdict, problem FROM qbeat_status"
 
 {ending}
 """

@@ -56,6 +56,17 @@ def create_triggers(_apps: Any, schema_editor: Any) -> None:
     prepare(schema_editor.connection)
 
 
+def make_view(_apps: Any, schema_editor: Any) -> None:
+    """Triggers and view anew, also where an older view is there."""
+    connection = schema_editor.connection
+    _run(connection, triggers.create(dialect_of(connection), _schema(connection)))
+
+
+def drop_view(_apps: Any, schema_editor: Any) -> None:
+    """The way back; the view of an older version is not made again."""
+    _run(schema_editor.connection, ["DROP VIEW IF EXISTS qbeat_status"])
+
+
 def drop_triggers(_apps: Any, schema_editor: Any) -> None:
     """The way back."""
     connection = schema_editor.connection
@@ -66,7 +77,8 @@ def prepare(connection: Any) -> None:
     """What a migrated database has beside its tables: what is missing of it is made."""
     dialect = dialect_of(connection)
     if not _complete(connection):
-        _run(connection, triggers.create(dialect, _schema(connection)))
+        made = triggers.create(dialect, _schema(connection), view=_has_columns_of_view(connection))
+        _run(connection, made)
     with connection.cursor() as cursor:
         _seed(cursor)
 
@@ -95,6 +107,13 @@ def _complete(connection: Any) -> bool:
     if missing_triggers(connection) or unsafe_functions(connection):
         return False
     return "qbeat_status" in connection.introspection.table_names(include_views=True)
+
+
+def _has_columns_of_view(connection: Any) -> bool:
+    """False between two migrations: the view reads a column that comes with a later one than the triggers."""
+    with connection.cursor() as cursor:
+        columns = connection.introspection.get_table_description(cursor, "qbeat_leader")
+    return "silence_us" in {column.name for column in columns}
 
 
 def missing_triggers(connection: Any) -> set[str]:

@@ -9,13 +9,15 @@ from typing import Any
 from django.db.models import Count
 from django.utils.safestring import SafeString
 
+from celery_qbeat.conditions import LastRun
+from celery_qbeat.django.health import condition_badge, health_of, machine_state
 from celery_qbeat.django.models import Run
 from celery_qbeat.django.models.people import row_of
 from celery_qbeat.django.pictures import Bar, timeline
 from celery_qbeat.django.preview import slots_of
 from celery_qbeat.django.project import Project
 from celery_qbeat.django.times import DAY, viewers_zone
-from celery_qbeat.jobs import IN_FLIGHT, State, Verdict, read_row
+from celery_qbeat.jobs import IN_FLIGHT, Verdict, read_row
 
 RUNS_DRAWN, NEXT_DRAWN, DAYS_COUNTED = 30, 8, 7
 
@@ -31,6 +33,9 @@ class Panel:
 
     picture: SafeString
     state: Any
+    condition: SafeString
+    reason: str
+    last_run: LastRun | None
     problem: str
     late: bool
     paused: str
@@ -53,11 +58,15 @@ def panel(job: Any, project: Project, now: int) -> Panel:
     counts = verdicts_since(job.pk, now - DAYS_COUNTED * DAY)
     ended = sum(counts.get(verdict, 0) for verdict in _ENDED)
     paused = paused_by(job, project)
+    health = health_of([job], project, now)[job.pk]
     return Panel(
         picture=timeline(_bars(job.pk, now), () if paused else planned, now),
         state=state,
+        condition=condition_badge(health.standing),
+        reason=health.standing.reason,
+        last_run=health.last_run,
         problem=reading.problem or refusal or (state.problem if state else ""),
-        late=bool(state and not paused and state.late_after_us is not None and state.late_after_us < now),
+        late=health.standing.late,
         paused=paused,
         unplanned=bool(planned),
         zone=str(viewers_zone()),
@@ -73,24 +82,6 @@ def paused_by(job: Any, project: Project) -> str:
     if not job.enabled:
         return "It is disabled."
     return f"Its worker scope {scope.name!r} is disabled." if scope is not None and not scope.enabled else ""
-
-
-def machine_state(job: Any) -> State | None:
-    """The job's row of `qbeat_state` as the planner knows it."""
-    state = getattr(job, "state", None)
-    if state is None:
-        return None
-    return State(
-        job.pk,
-        first_seen_us=state.first_seen_us,
-        next_run_us=state.next_run_us,
-        last_run_us=state.last_run_us,
-        last_slot_us=state.last_slot_us,
-        last_succeeded_us=state.last_succeeded_us,
-        late_after_us=state.late_after_us,
-        plan_key=state.plan_key,
-        problem=state.problem,
-    )
 
 
 def verdicts_since(job_id: str, since_us: int) -> dict[str, int]:

@@ -11,12 +11,13 @@ from django.db.models.functions import Cast
 
 from celery_qbeat.clock import SystemClock
 from celery_qbeat.dispatchers import BrokerCheck
-from celery_qbeat.django.models import Batch, Installation, Leader, Request, Run, State
+from celery_qbeat.django.health import writer_alive
+from celery_qbeat.django.models import Batch, Installation, Leader, Request, Run, State, Worker
 from celery_qbeat.errors import QbeatError
 from celery_qbeat.gates import RedisGate
 from celery_qbeat.gates.redis import Beat
 from celery_qbeat.jobs import CODE_PREFIX, Verdict
-from celery_qbeat.liveness import is_alive
+from celery_qbeat.liveness import Role, role_of
 from celery_qbeat.settings import Settings
 from celery_qbeat.wiring import build_gate
 
@@ -31,7 +32,7 @@ class Status:
     alive: bool
     silent_us: int
     standalone: bool
-    beats: Sequence[Beat]
+    beats: Sequence[tuple[Role, Beat]]
     gate_problem: str
     broker: BrokerCheck
     late: Sequence[Any]
@@ -49,9 +50,10 @@ class Status:
 def status(jobs: Any, settings: Settings, broker: BrokerCheck, now: int, *, with_code: bool = True) -> Status:
     """How things stand; `jobs` are those that the viewer may see, `with_code`: those of the code, too."""
     leader = Leader.objects.filter(pk=1).first()
-    alive, silent = writer_alive(leader, settings, now)
-    beats, problem = _beats(settings)
-    late = jobs.filter(enabled=True, state__late_after_us__lt=now)
+    alive, silent = writer_alive(leader, now)
+    beats, problem = _beats(settings, "" if leader is None else leader.holder)
+    jobs = jobs.select_related("state")
+    late = jobs.filter(enabled=True, state__late_after_us__lt=now).exclude(worker__in=Worker.paused())
     troubled = jobs.exclude(state__problem="").filter(state__isnull=False)
     flying = Run.objects.filter(lease_until_us__isnull=False).order_by()
     counts = flying.aggregate(
@@ -83,15 +85,7 @@ def _code_jobs() -> Any:
     return named.filter(name__startswith=CODE_PREFIX).order_by("pk")[: SHOWN * 5]
 
 
-def writer_alive(leader: Any, settings: Settings, now: int) -> tuple[bool, int]:
-    """Whether some beat has dispatched lately, and for how many microseconds none was heard of."""
-    if leader is None or not leader.epoch:
-        return False, 0
-    seen_us = max(leader.seen_us, leader.taken_us)
-    return is_alive(seen_us, now, settings.poll_interval), max(0, now - seen_us)
-
-
-def _beats(settings: Settings) -> tuple[Sequence[Beat], str]:
+def _beats(settings: Settings, last_holder: str) -> tuple[Sequence[tuple[Role, Beat]], str]:
     try:
         gate = build_gate(settings, settings.poll_interval, "django", SystemClock())
         if not isinstance(gate, RedisGate):
@@ -101,7 +95,10 @@ def _beats(settings: Settings) -> tuple[Sequence[Beat], str]:
             return (), "qbeat_meta has lost its row, so nobody knows which lock is that of this database"
         gate.bind(installation.instance)
         try:
-            return gate.beats(), ""
+            beats = gate.beats()
+            free = not any(beat.writer for beat in beats)
+            silent = {beat: free and beat.holder == last_holder for beat in beats}
+            return [(role_of(beat.writer, beat.seen_s, was_writer=silent[beat]), beat) for beat in beats], ""
         finally:
             gate.release()
     except QbeatError as error:

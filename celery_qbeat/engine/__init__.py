@@ -46,7 +46,7 @@ class Engine:
         self._parts = parts
         self.desk = Desk()
         self._leadership = Leadership(parts.gate, parts.clock)
-        parts.store.between_round_trips(self._leadership.renew)
+        parts.store.between_round_trips(self._renew)
         self._outage = Outage(parts.clock, parts.limits.let_go_s)
         self._clock_check = ClockCheck(parts.clock, parts.store)
         self._ending = Ending(parts)
@@ -218,7 +218,8 @@ class Engine:
         if lease.term == desk.term and desk.ready and not self._outage:
             self._resume()
             return now
-        epoch = parts.store.take_epoch(parts.holder, now, known=desk.epoch, above=self._highest_epoch)
+        known = {"known": desk.epoch, "above": self._highest_epoch}
+        epoch = parts.store.take_epoch(parts.holder, now, **known, silence_us=parts.limits.silence_us)
         self._highest_epoch = epoch
         # Others may have gone on while this beat waited or was frozen, and at an older time their plans look as if the
         # clock had been set back. What they do from here on takes a newer epoch, and the fence keeps this one out.
@@ -245,15 +246,20 @@ class Engine:
     def _assemble(self) -> None:
         self._reader = Reader(self._parts, self.desk, self._keep_lock)
         self._settler = Settler(self._parts, self.desk, self._keep_lock)
-        self._sender = Sender(self._parts, self.desk, self._leadership.renew)
+        self._sender = Sender(self._parts, self.desk, self._renew)
         self._lander = Lander(self._parts, self.desk)
         self._builtin_tasks = BuiltinTasks(self._parts, self.desk, self._lander.conclude)
 
     def _trusted(self) -> bool:
         return self._leadership.trusted() and not self._parts.stopping()
 
+    def _renew(self) -> None:
+        self._parts.note_alive()
+        self._leadership.renew()
+
     def _keep_lock(self) -> None:
         """Renew the lock when that is due. Raises LockLost, also when this beat is to end."""
+        self._parts.note_alive()
         if self._parts.stopping():
             raise LockLost
         self._leadership.require()

@@ -12,6 +12,7 @@ from celery_qbeat.engine.refusals import Refusals
 from celery_qbeat.flights import Airborne, Flights
 from celery_qbeat.identity import request_task_id
 from celery_qbeat.jobs import Job, RowRules, State, Verdict, Worker
+from celery_qbeat.liveness import LEAST_SILENCE_US
 from celery_qbeat.planning import Claim, Moment
 from celery_qbeat.ports import (
     Clock,
@@ -46,7 +47,7 @@ ANSWERS_KEPT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes and pauses. Seconds, but for the two counts."""
+    """Sizes and pauses. Seconds, but for the two counts and `silence_us`: see `liveness`."""
 
     poll_s: float = 1.0
     batch: int = 100
@@ -63,6 +64,7 @@ class Limits:
     let_go_s: float = 5.0
     ending_s: float = 2.0
     closing_s: float = 1.0
+    silence_us: int = LEAST_SILENCE_US
 
 
 def batched(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
@@ -75,6 +77,10 @@ def _nothing(_name: str) -> None:
     return None
 
 
+def _do_nothing() -> None:
+    return None
+
+
 def _never() -> bool:
     return False
 
@@ -84,7 +90,8 @@ class Parts:
     """The implementations behind the ports, and the rules.
 
     `run_code_entries`: whether requests may run jobs of `code_jobs`. `stopping` says that a signal waits for the end of
-    the tick: then loading and publishing end early, and what was claimed and not sent is given back.
+    the tick: then loading and publishing end early, and what was claimed and not sent is given back. `note_alive` is
+    called between the steps of long work, and must be quick.
     """
 
     store: Store
@@ -101,6 +108,7 @@ class Parts:
     run_code_entries: bool = False
     fail_point: Callable[[str], None] = _nothing
     stopping: Callable[[], bool] = _never
+    note_alive: Callable[[], None] = _do_nothing
 
 
 @dataclass(slots=True)

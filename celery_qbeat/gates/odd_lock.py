@@ -24,6 +24,11 @@ TELL_AGAIN_S = 600.0
 _VALUE = re.compile(rb"[0-9a-f]{32}:\d+")
 
 
+def is_beats_value(value: bytes) -> bool:
+    """Whether a beat could have written this value of the lock."""
+    return _VALUE.fullmatch(value) is not None
+
+
 class OddLock:
     """Follows the lock while somebody else has it.
 
@@ -48,7 +53,7 @@ class OddLock:
             left_ms: what PTTL says.
             now: monotonic seconds.
         """
-        readable, endless = _VALUE.fullmatch(value) is not None, left_ms == ENDLESS
+        readable, endless = is_beats_value(value), left_ms == ENDLESS
         self.reason = ANOTHER if readable else UNKNOWN
         if readable and not endless:
             self.forget()

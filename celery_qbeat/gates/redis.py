@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from celery_qbeat.errors import NotBound, SettingsError, Unavailable
 from celery_qbeat.gates.beat_list import SEEN_FOR_S, Announced, BeatList, read_announced
-from celery_qbeat.gates.odd_lock import ENDLESS, OddLock
+from celery_qbeat.gates.odd_lock import ENDLESS, OddLock, is_beats_value
 from celery_qbeat.gates.server import RedisServer
 from celery_qbeat.gates.trouble import explain
 from celery_qbeat.identity import database_id
@@ -99,11 +99,13 @@ class Beat:
 class Holding:
     """Who has the lock, `holder` empty when that beat is not listed; without a renewal it ends in `left_s` seconds.
 
-    `left_s` None: never; no beat makes such a lock.
+    `left_s` None: never; no beat makes such a lock. `foreign`: no beat wrote its value. `key`: its key in Redis.
     """
 
     holder: str
     left_s: float | None
+    foreign: bool = False
+    key: str = ""
 
 
 def lock_key(namespace: str, instance: str) -> str:
@@ -245,7 +247,9 @@ class RedisGate:
         if left_ms == GONE:
             return None
         known = {beat.token: beat.holder for beat in map(read_announced, announced[::2]) if beat}
-        return Holding(known.get(_token(value), ""), None if left_ms == ENDLESS else max(0, left_ms) / 1000)
+        left_s = None if left_ms == ENDLESS else max(0, left_ms) / 1000
+        key = self._keys[0] if self._keys else ""
+        return Holding(known.get(_token(value), ""), left_s, not is_beats_value(value), key)
 
     # ------------------------------------------------------------------
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import sqlalchemy as sa
 
 from celery_qbeat.errors import Fenced
@@ -28,8 +31,11 @@ def fenced(connection: sa.Connection) -> Fenced:
     return Fenced(f"epoch {found[0]} was taken by {found[1]}", epoch=found[0])
 
 
-def take_epoch(connection: sa.Connection, holder: str, now_us: int, known: int, above: int) -> int:
-    """See `Store.take_epoch`. Above the epochs of all batches: the row alone may have been restored, or by hand."""
+def take_epoch(connection: sa.Connection, values: Mapping[str, Any], known: int, above: int) -> int:
+    """See `Store.take_epoch`; `values`: the other columns of the leader's row.
+
+    Above the epochs of all batches: the row alone may have been restored, or changed by hand.
+    """
     leader, batches = tables.leader, tables.batches
     row = connection.execute(sa.select(leader.c.epoch).where(leader.c.id == 1).with_for_update()).first()
     newest = connection.execute(sa.select(sa.func.max(batches.c.batch_id))).scalar_one()
@@ -37,11 +43,10 @@ def take_epoch(connection: sa.Connection, holder: str, now_us: int, known: int, 
     if last < known:
         raise Fenced(f"the epoch is {last}, and was {known} before", epoch=last)
     epoch = max(last, above) + 1
-    values = {"epoch": epoch, "holder": holder, "taken_us": now_us, "seen_us": now_us}
     if row:
-        connection.execute(sa.update(leader).where(leader.c.id == 1).values(values))
+        connection.execute(sa.update(leader).where(leader.c.id == 1).values(epoch=epoch, **values))
     else:
-        connection.execute(sa.insert(leader), {"id": 1, **values})
+        connection.execute(sa.insert(leader), {"id": 1, "epoch": epoch, **values})
     return int(epoch)
 
 

@@ -22,12 +22,13 @@ Ran = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The writer: the last beat that took an epoch. `seen_us` 0: none ever did."""
+    """The writer: the last beat that took an epoch. `seen_us` 0: none ever did. `silence_us`: see `liveness`."""
 
     epoch: int
     holder: str
     taken_us: int
     seen_us: int
+    silence_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,9 @@ class Open:
 def leader(connection: sa.Connection) -> Leader:
     """The row of `qbeat_leader`."""
     lead = tables.leader.c
-    query = sa.select(lead.epoch, lead.holder, lead.taken_us, lead.seen_us).where(lead.id == 1)
+    query = sa.select(lead.epoch, lead.holder, lead.taken_us, lead.seen_us, lead.silence_us).where(lead.id == 1)
     found = connection.execute(query).first()
-    return Leader(*found) if found is not None else Leader(0, "", 0, 0)
+    return Leader(*found) if found is not None else Leader(0, "", 0, 0, 0)
 
 
 def last_sign(connection: sa.Connection) -> int:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
+from celery_qbeat.conditions import InFlight, LastRun, last_run
 from celery_qbeat.jobs import State
-from celery_qbeat.stores import DATABASES, tables
+from celery_qbeat.stores import DATABASES, job_runs, tables
 from celery_qbeat.stores.claiming import chunks
 from celery_qbeat.stores.reading import key
 
@@ -28,11 +29,16 @@ _STATE_FIELDS = tuple(name for name in _STATE if name in State.__dataclass_field
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A job as the tables have it: its row (JSON as text; empty for an entry in code) and its state (None: unseen)."""
+    """A job as the tables have it: its row (JSON as text; empty for an entry in code) and its state (None: unseen).
+
+    `last_run`, `run`: its newest run and its oldest one in flight; read by `with_runs` only.
+    """
 
     id: str
     row: Mapping[str, Any]
     state: Mapping[str, Any] | None
+    last_run: LastRun | None = None
+    run: InFlight | None = None
 
     @property
     def memory(self) -> State | None:
@@ -64,6 +70,13 @@ def get(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, Found]:
         for row in _found(connection, _rows(connection).where(tables.jobs.c.id.in_(ids))):
             found[row.id] = row
     return found
+
+
+def with_runs(connection: sa.Connection, found: Sequence[Found]) -> list[Found]:
+    """The same jobs with their runs."""
+    ids = [job.id for job in found]
+    last, flying = job_runs.last(connection, ids), job_runs.oldest_in_flight(connection, ids)
+    return [replace(job, last_run=last_run(job.state, last.get(job.id)), run=flying.get(job.id)) for job in found]
 
 
 def code_states(connection: sa.Connection, prefix: str) -> dict[str, Found]:

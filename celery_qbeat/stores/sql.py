@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from celery_qbeat.errors import SchemaError, Unavailable
 from celery_qbeat.jobs import State, Verdict, Worker
+from celery_qbeat.liveness import LEAST_SILENCE_US
 from celery_qbeat.ports import REQUESTS_A_READ, Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row, Steps
 from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.stores import leader, ledger, pruning, reading, schema, tables
@@ -18,7 +19,6 @@ from celery_qbeat.stores.claiming import Batch, among, chunks, clean
 from celery_qbeat.stores.connection import Link
 from celery_qbeat.stores.database import LOG_KEPT_US, RELOAD_ABOVE, Database, shown
 from celery_qbeat.stores.driver_errors import BadData
-from celery_qbeat.stores.leader import fence
 from celery_qbeat.stores.reading import key
 from celery_qbeat.stores.watchdog import PRUNE_S
 
@@ -110,9 +110,11 @@ class SqlStore:
     def clock_us(self) -> int | None:
         return self._link.read(self._database.clock_us)
 
-    def take_epoch(self, holder: str, now_us: int, known: int = 0, above: int = 0) -> int:
-        name = clean(holder)[:255]
-        return self._link.write(lambda connection: leader.take_epoch(connection, name, now_us, known, above))
+    def take_epoch(
+        self, holder: str, now_us: int, known: int = 0, above: int = 0, silence_us: int = LEAST_SILENCE_US
+    ) -> int:
+        values = {"holder": clean(holder)[:255], "taken_us": now_us, "seen_us": now_us, "silence_us": silence_us}
+        return self._link.write(partial(leader.take_epoch, values=values, known=known, above=above))
 
     def beat(self, epoch: int, now_us: int) -> None:
         self._database.beat(self._link, epoch, now_us)
@@ -222,7 +224,7 @@ class SqlStore:
         self._each(plans, lambda part: self._link.write(lambda connection: self._plan(connection, epoch, part, now_us)))
 
     def _plan(self, connection: sa.Connection, epoch: int, plans: Sequence[Plan], now_us: int) -> None:
-        fence(connection, epoch)
+        leader.fence(connection, epoch)
         rows = sorted(
             (plan.job_id, plan.first_seen_us, plan.next_run_us, plan.plan_key, clean(plan.problem), plan.late_after_us)
             for plan in {plan.job_id: plan for plan in plans}.values()
@@ -232,7 +234,7 @@ class SqlStore:
 
     def forget(self, epoch: int, job_ids: Sequence[str], now_us: int) -> None:
         def forget(connection: sa.Connection) -> None:
-            fence(connection, epoch)
+            leader.fence(connection, epoch)
             state = tables.state
             for part in chunks(job_ids):
                 there = (
@@ -292,7 +294,7 @@ class SqlStore:
 
     def answer(self, epoch: int, request_ids: Sequence[int]) -> None:
         def answer(connection: sa.Connection) -> None:
-            fence(connection, epoch)
+            leader.fence(connection, epoch)
             for part in chunks(request_ids):
                 connection.execute(sa.delete(tables.requests).where(among(connection, tables.requests.c.id, part)))
 

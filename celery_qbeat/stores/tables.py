@@ -265,6 +265,7 @@ leader = _table(
     _short("holder", sa.String(255)),
     _us("taken_us", default="0"),
     _us("seen_us", default="0"),
+    _us("silence_us", default="15000000"),
 )
 
 meta = _table(

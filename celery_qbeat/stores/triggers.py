@@ -1,6 +1,6 @@
 """The triggers that note changes of people's tables, and the view for people: SQL for each database.
 
-`create` and `drop` are lists of statements that may be run again and again, one at a time. They import nothing of ours,
+`create` and `drop` are lists of statements that may be run again and again, one at a time. They import nothing else,
 so that every tool which owns the schema (Alembic here, Django there) can run them; each tool runs `create` after its
 last migration, because SQLite drops triggers silently when a table is rebuilt.
 
@@ -16,30 +16,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from celery_qbeat.stores import status_view
+
 JOB_COLUMNS = (
     "id, fn, schedule_kind, schedule, worker, args, kwargs, enabled, timezone, days_only, days_skip, dates_skip, "
     "start_us, end_us, overlap, catch_up, grace_seconds, on_doubt, max_run_seconds, queue, priority, expires_seconds, "
     "description"
 )
 
-_STATUS = """
-SELECT j.id, j.enabled, j.fn, j.schedule_kind, j.schedule, j.timezone, j.worker, s.last_run_us, s.next_run_us,
- s.last_verdict, COALESCE(s.late_after_us < {now}, {no}) AS late, s.problem, s.last_succeeded_us, s.last_error,
- s.failures_in_a_row, s.runs
-FROM {jobs} j LEFT JOIN {state} s ON s.job_id = j.id
-"""
 
-
-def create(dialect: str, schema: str = "public") -> list[str]:
+def create(dialect: str, schema: str = "public", *, view: bool = True) -> list[str]:
     """Statements that make triggers and view anew.
 
     `dialect` as SQLAlchemy names it; `schema` is that of the tables (PostgreSQL only, where the statements belong into
     one transaction). The view is replaced, not dropped, where that keeps the rights granted on it.
+    Without `view` it is left as it is: tables of an older version lack a column that it reads.
     """
     if dialect == "postgresql":
-        return _PostgreSQL(_quoted(schema)).all()
+        return _PostgreSQL(_quoted(schema)).all(view=view)
     make = {"sqlite": _sqlite, "mysql": _mysql, "mariadb": _mysql}[dialect]
-    return [*_drop_triggers(), *make()]
+    return [*_drop_triggers(), *make(view)]
 
 
 def drop(dialect: str, schema: str = "public") -> list[str]:
@@ -70,10 +66,10 @@ def _quoted(schema: str) -> str:
 
 # ---------------------------------------------------------------- SQLite
 
-_SQLITE_NOW = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+_SQLITE_NOW = status_view.SQLITE.now
 
 
-def _sqlite() -> list[str]:
+def _sqlite(view: bool) -> list[str]:
     log = "INSERT INTO qbeat_changes (job_id, op, at_us)"
 
     def trigger(name: str, when: str, body: str) -> str:
@@ -86,6 +82,7 @@ def _sqlite() -> list[str]:
         return f"{log} SELECT OLD.{column}, '{op}', {_SQLITE_NOW} WHERE OLD.{column} IS NOT NEW.{column};"
 
     rev = "UPDATE qbeat_jobs SET rev = last_insert_rowid() WHERE id = NEW.id;"
+    select = status_view.query(status_view.SQLITE)
     return [
         trigger("qbeat_jobs_ins", "INSERT ON qbeat_jobs", note("NEW.id", "I") + rev),
         # Only the columns of people: the trigger's own UPDATE of rev must not start it again.
@@ -99,18 +96,17 @@ def _sqlite() -> list[str]:
         trigger("qbeat_workers_upd", "UPDATE ON qbeat_workers", renamed("name", "W") + note("NEW.name", "W")),
         trigger("qbeat_workers_del", "DELETE ON qbeat_workers", note("OLD.name", "W")),
         trigger("qbeat_requests_ins", "INSERT ON qbeat_requests", note("NEW.job_id", "R")),
-        "DROP VIEW IF EXISTS qbeat_status",
-        "CREATE VIEW qbeat_status AS" + _STATUS.format(jobs="qbeat_jobs", state="qbeat_state", now=_SQLITE_NOW, no="0"),
+        *(["DROP VIEW IF EXISTS qbeat_status", "CREATE VIEW qbeat_status AS" + select] if view else []),
         f"{log} VALUES (NULL, 'T', {_SQLITE_NOW})",
     ]
 
 
 # ---------------------------------------------------------------- MySQL, MariaDB
 
-_MYSQL_NOW = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
+_MYSQL_NOW = status_view.MYSQL.now
 
 
-def _mysql() -> list[str]:
+def _mysql(view: bool) -> list[str]:
     log = "INSERT INTO qbeat_changes (job_id, op, at_us)"
 
     def trigger(name: str, when: str, body: str) -> str:
@@ -123,6 +119,8 @@ def _mysql() -> list[str]:
         return f"IF NOT (NEW.{column} <=> OLD.{column}) THEN {note(f'OLD.{column}', op)} END IF;"
 
     rev = "SET NEW.rev = LAST_INSERT_ID();"
+    # With the rights of the reader: the view outlives the account that made it.
+    shown = "CREATE OR REPLACE SQL SECURITY INVOKER VIEW qbeat_status AS" + status_view.query(status_view.MYSQL)
     return [
         trigger("qbeat_jobs_ins", "BEFORE INSERT ON qbeat_jobs", note("NEW.id", "I") + rev),
         trigger("qbeat_jobs_upd", "BEFORE UPDATE ON qbeat_jobs", renamed("id", "D") + note("NEW.id", "U") + rev),
@@ -131,9 +129,7 @@ def _mysql() -> list[str]:
         trigger("qbeat_workers_upd", "AFTER UPDATE ON qbeat_workers", renamed("name", "W") + note("NEW.name", "W")),
         trigger("qbeat_workers_del", "AFTER DELETE ON qbeat_workers", note("OLD.name", "W")),
         trigger("qbeat_requests_ins", "AFTER INSERT ON qbeat_requests", note("NEW.job_id", "R")),
-        # With the rights of the reader: the view outlives the account that made it.
-        "CREATE OR REPLACE SQL SECURITY INVOKER VIEW qbeat_status AS"
-        + _STATUS.format(jobs="qbeat_jobs", state="qbeat_state", now=_MYSQL_NOW, no="FALSE"),
+        *([shown] if view else []),
         # DDL commits one by one here: what was edited between DROP and CREATE was not noted.
         f"{log} VALUES (NULL, 'T', {_MYSQL_NOW})",
     ]
@@ -141,7 +137,7 @@ def _mysql() -> list[str]:
 
 # ---------------------------------------------------------------- PostgreSQL
 
-_PG_NOW = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+_PG_NOW = status_view.POSTGRESQL.now
 POSTGRESQL_FUNCTIONS = (
     "qbeat_jobs_rev",
     "qbeat_jobs_log",
@@ -181,9 +177,9 @@ class _PostgreSQL:
 
     schema: str
 
-    def all(self) -> list[str]:
+    def all(self, *, view: bool) -> list[str]:
         schema, sequence = self.schema, self.regclass("qbeat_rev_seq")
-        names = {"jobs": f"{schema}.qbeat_jobs", "state": f"{schema}.qbeat_state", "now": _PG_NOW, "no": "false"}
+        select = status_view.query(status_view.POSTGRESQL, f"{schema}.")
         return [
             *_ENTER_PATH,
             f"CREATE SEQUENCE IF NOT EXISTS {schema}.qbeat_rev_seq",
@@ -199,7 +195,7 @@ class _PostgreSQL:
             *self.logged("qbeat_workers"),
             *self.renamed("qbeat_workers", "name"),
             *self.statement("qbeat_requests", "ins", "INSERT", _NEW),
-            f"CREATE OR REPLACE VIEW {schema}.qbeat_status AS" + _STATUS.format(**names),
+            *([f"CREATE OR REPLACE VIEW {schema}.qbeat_status AS{select}"] if view else []),
             self.note("VALUES (NULL, 'T', {tail})"),
             _LEAVE_PATH,
         ]

@@ -16,12 +16,12 @@ _LOCK = 7_202_511
 """PostgreSQL's advisory lock during a migration: a number that others will hardly take."""
 
 
-def install(connection: sa.Connection) -> None:
-    """Triggers and view, anew."""
+def install(connection: sa.Connection, *, view: bool = True) -> None:
+    """Triggers and view, anew; see `triggers.create`."""
     schema = "public"
     if connection.dialect.name == "postgresql":
         schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
-    for statement in triggers.create(connection.dialect.name, schema):
+    for statement in triggers.create(connection.dialect.name, schema, view=view):
         connection.exec_driver_sql(statement)
 
 

@@ -93,6 +93,7 @@ class Database:
     epoch: int = 0
     holder: str = ""
     seen_us: int = 0
+    silence_us: int = 0
     rev: int = 0
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     workers: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from celery_qbeat.errors import Fenced
 from celery_qbeat.jobs import DEFAULT_MAX_RUN_US, FAILURES, IN_FLIGHT, Run, State, Verdict, Worker, may_end, read_worker
+from celery_qbeat.liveness import LEAST_SILENCE_US
 from celery_qbeat.ports import (
     REQUESTS_A_READ,
     Changes,
@@ -70,13 +71,15 @@ class MemoryStore(Edits, Faults):
         return None if self.database.clock is None else self.database.clock()
 
     @call
-    def take_epoch(self, holder: str, now_us: int, known: int = 0, above: int = 0) -> int:
+    def take_epoch(
+        self, holder: str, now_us: int, known: int = 0, above: int = 0, silence_us: int = LEAST_SILENCE_US
+    ) -> int:
         base = self.database
         last = max(base.epoch, max((b.epoch for b in base.batches.values()), default=0))
         if last < known:
             raise Fenced(f"the epoch is {last}, and was {known} before", epoch=last)
         base.epoch = max(last, above) + 1
-        base.holder, base.seen_us = holder, now_us
+        base.holder, base.seen_us, base.silence_us = holder, now_us, silence_us
         return base.epoch
 
     @call

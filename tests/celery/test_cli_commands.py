@@ -120,7 +120,7 @@ def test_a_lock_whose_redis_is_away_is_told_and_ends_with_1(
     redis.kill()
     status = told(project.qbeat("status", "--json"), code=1)
     assert "is away" in status["redis_away"]
-    assert status["jobs"]["ready"] == 2
+    assert status["jobs"]["stopped"] == 2
 
 
 def test_celery_itself_starts_without_importing_what_our_commands_need(project: Project) -> None:

@@ -107,7 +107,7 @@ def test_a_role_that_may_edit_rows_only_can_edit_rows(postgres_server: PostgreSQ
         connection.exec_driver_sql(f"GRANT USAGE ON SCHEMA public TO {role}")
         for table in ("qbeat_jobs", "qbeat_workers", "qbeat_requests"):
             connection.exec_driver_sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role}")
-        connection.exec_driver_sql(f"GRANT SELECT ON qbeat_status, qbeat_state, qbeat_leader TO {role}")
+        connection.exec_driver_sql(f"GRANT SELECT ON qbeat_status, qbeat_state, qbeat_runs, qbeat_leader TO {role}")
     url = sa.make_url(postgres_url).set(username=role, password="x").render_as_string(hide_password=False)
     editor = Cli(url)
     editor.ok("add", "x", "app.a", "--every", "1h")

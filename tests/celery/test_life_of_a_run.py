@@ -173,13 +173,16 @@ def test_a_job_without_a_success_for_two_periods_is_late_everywhere(stage: Stage
 def test_check_is_a_health_check(stages: dict[str, Stage]) -> None:
     result = stages["failover"].project.qbeat("check", "--json")
     assert result.returncode == 1, result.stderr
-    assert json.loads(result.stdout)["counts"]["late"] >= 2
+    assert sum(json.loads(result.stdout)["counts"][name] for name in ("late", "blocked")) >= 2
     left_alone = stages["ticks"]
     assert [problem["id"] for problem in left_alone.cli("check", code=1)["problems"]] == ["held"]
     left_alone.project.sql("UPDATE qbeat_jobs SET enabled = 0 WHERE id = 'held'")
-    report = left_alone.cli("check", code=1)
-    assert report["problems"] == []
-    assert report["beat"]["alive"] is False, "no beat runs here, only ticks"
+    for silence_us, code in ((10**15, 0), (1, 1)):
+        left_alone.project.sql("UPDATE qbeat_leader SET silence_us = :us", us=silence_us)
+        report = left_alone.cli("check", code=code)
+        assert report["problems"] == []
+        assert report["beat"]["holder"].startswith("tick on ")
+        assert report["beat"]["alive"] is (code == 0)
 
 
 def test_runs_are_listed_by_verdict_and_by_age(stage: Stage) -> None:

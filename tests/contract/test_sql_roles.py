@@ -27,7 +27,7 @@ BEAT = {
 EDITOR = {
     "SELECT, INSERT, UPDATE, DELETE": ("qbeat_jobs", "qbeat_workers"),
     "SELECT, INSERT": ("qbeat_requests",),
-    "SELECT": ("qbeat_status", "qbeat_state"),
+    "SELECT": ("qbeat_status", "qbeat_state", "qbeat_runs", "qbeat_leader"),
 }
 ROW = "INSERT INTO qbeat_jobs (id, fn, schedule_kind, schedule) VALUES ('{}', 'f', 'every', '1m')"
 

@@ -12,9 +12,11 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from celery_qbeat.errors import SchemaError, SettingsError, Unavailable
 from celery_qbeat.stores import open_store, tables, triggers, upgrade
+from celery_qbeat.stores.schema import SCHEMA_VERSION
 from tests.contract.store_rigs import made
 
 
@@ -134,7 +136,8 @@ def test_the_users_own_alembic_and_tables_are_left_alone(database_url: str) -> N
     made(database_url)
     with connected(database_url) as connection:
         assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all() == ["users-own"]
-        assert connection.exec_driver_sql("SELECT version_num FROM qbeat_alembic_version").scalars().all() == ["0002"]
+        head = ScriptDirectory.from_config(upgrade.config(connection)).get_current_head()
+        assert connection.exec_driver_sql("SELECT version_num FROM qbeat_alembic_version").scalars().all() == [head]
 
 
 def test_missing_tables_are_told_with_the_command_that_makes_them(database_url: str) -> None:
@@ -168,14 +171,38 @@ def test_requests_of_the_first_schema_are_runs_by_hand_after_a_migration(databas
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         command.upgrade(upgrade.config(connection), "0001")
-        upgrade.install(connection)
+        upgrade.install(connection, view=False)
     execute(database_url, "INSERT INTO qbeat_requests (job_id, asked_us) VALUES ('old', 1)")
-    assert "schema version 1, this celery_qbeat needs 2: run celery -A proj qbeat migrate" in refusal(database_url)
+    assert f"schema version 1, this celery_qbeat needs {SCHEMA_VERSION}: run celery -A proj qbeat migrate" in refusal(
+        database_url
+    )
     made(database_url)
     store = open_store(database_url)
     store.open()
     assert [(request.action, request.task_id) for request in store.requests()] == [("run", "")]
     store.close()
+
+
+VIEW_OF_VERSION_2 = """
+CREATE VIEW qbeat_status AS
+SELECT j.id, j.enabled, j.fn, j.schedule_kind, j.schedule, j.timezone, j.worker, s.last_run_us, s.next_run_us,
+ s.last_verdict, COALESCE(s.late_after_us < 1, {no}) AS late, s.problem, s.last_succeeded_us, s.last_error,
+ s.failures_in_a_row, s.runs
+FROM qbeat_jobs j LEFT JOIN qbeat_state s ON s.job_id = j.id
+"""
+
+
+def test_the_view_of_the_second_schema_is_replaced(database_url: str) -> None:
+    with sa.create_engine(database_url, poolclass=sa.NullPool).begin() as connection:
+        command.upgrade(upgrade.config(connection), "0002")
+        upgrade.install(connection, view=False)
+        no = "false" if connection.dialect.name == "postgresql" else "0"
+        connection.exec_driver_sql(VIEW_OF_VERSION_2.format(no=no))
+    made(database_url)
+    with connected(database_url) as connection:
+        columns = list(connection.exec_driver_sql("SELECT * FROM qbeat_status").keys())
+    assert columns[:3] == ["id", "enabled", "fn"]
+    assert columns[15:17] == ["runs", "state"]
 
 
 def test_tables_of_django_are_migrated_by_django(database_url: str) -> None:
@@ -296,6 +323,7 @@ def test_the_status_view_shows_jobs_with_their_state_and_who_is_late(database_ur
     assert set(late) == {
         *("id", "enabled", "fn", "schedule_kind", "schedule", "timezone", "worker", "last_run_us", "next_run_us"),
         *("last_verdict", "late", "problem", "last_succeeded_us", "last_error", "failures_in_a_row", "runs"),
+        *("state", "running_task_id", "running_since_us", "last_run", "next_run", "last_succeeded", "running_since"),
     }
 
 

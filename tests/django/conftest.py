@@ -163,3 +163,36 @@ def client_of(site: Any) -> Callable[..., Any]:
         return client
 
     return make
+
+
+@pytest.fixture
+def five(site: Any) -> Any:
+    """Jobs in five conditions."""
+    from celery_qbeat.django.models import Worker
+    from tests.django.rows import make_job, make_state, us_now
+
+    hour = 3_600_000_000
+    now = us_now()
+    Worker.objects.create(name="billing")
+    make_job("good")
+    make_state(
+        "good",
+        next_run_us=now + hour,
+        last_run_us=now - hour,
+        last_verdict="succeeded",
+        late_after_us=now + hour,
+    )
+    make_job("late", schedule_kind="interval", schedule="60", worker="billing")
+    make_state(
+        "late",
+        next_run_us=now,
+        last_run_us=now - 24 * hour,
+        last_verdict="sent",
+        late_after_us=now - hour,
+    )
+    make_job("failing")
+    make_state("failing", last_run_us=now, last_verdict="failed", last_error="ValueError: <no>", failures_in_a_row=3)
+    make_job("broken", schedule_kind="daily", schedule="25:00")
+    make_state("broken", problem="schedule '25:00' has no such hour")
+    make_job("new", enabled=False)
+    return site

@@ -41,3 +41,19 @@ def insert(table: str, **columns: Any) -> None:
 def us_now() -> int:
     """The wall clock in microseconds."""
     return now_us()
+
+
+def text(client: Any, address: str) -> str:
+    """The page at an address, which must be there."""
+    answer = client.get(address)
+    assert answer.status_code == 200, address
+    page: str = answer.content.decode()
+    return page
+
+
+def beat_lives(ago_us: int = 0, **more: Any) -> None:
+    """A beat wrote last so long ago."""
+    at = us_now() - ago_us
+    values = {"epoch": 4, "holder": "host:1", "taken_us": at, "seen_us": at, **more}
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE qbeat_leader SET {', '.join(f'{name} = %s' for name in values)}", list(values.values()))

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from celery_qbeat.cli import Chosen, main, qbeat
 from celery_qbeat.identity import task_id
 from celery_qbeat.jobs import RowRules, read_row
+from celery_qbeat.liveness import LEAST_SILENCE_US
 from celery_qbeat.stores import rows, tables
 from celery_qbeat.testing.database import INSTANCE
 
@@ -97,9 +98,10 @@ class Cli:
 
     # What a beat would have written.
 
-    def beat_seen(self, ago_us: int = 0, holder: str = "elsewhere:7") -> None:
+    def beat_seen(self, ago_us: int = 0, holder: str = "elsewhere:7", silence_us: int = LEAST_SILENCE_US) -> None:
         at = self.now - ago_us
-        self.update(tables.leader, epoch=3, holder=holder, taken_us=at - HOUR, seen_us=at)
+        values = {"holder": holder, "taken_us": at - HOUR, "seen_us": at, "silence_us": silence_us}
+        self.update(tables.leader, epoch=3, **values)
 
     def known(self, job_id: str, since_us: int, **state: Any) -> None:
         """A beat took the row in at `since_us`."""

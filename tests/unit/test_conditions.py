@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from celery_qbeat.conditions import AILING, IDLE, Condition, Judge, privileged
+from celery_qbeat.conditions import (
+    AILING,
+    IDLE,
+    Condition,
+    Facts,
+    InFlight,
+    Judge,
+    LastRun,
+    condition_of,
+    last_run,
+    privileged,
+)
 from celery_qbeat.jobs import Job, RowRules, State, Worker, read_row
 from celery_qbeat.privileges import BUILTIN_PRUNE, Privileges
 from celery_qbeat.schedules import parse
@@ -69,17 +80,17 @@ def test_a_job_without_a_slot_left_is_finished_unless_a_beat_has_still_to_read_i
 
 
 def test_what_a_beat_says_of_a_row_holds_while_the_beat_lives() -> None:
-    state = State("j", 1, next_run_us=NOW, problem="fn: 'app.a' is not a registered task")
+    state = State("j", 1, next_run_us=NOW + 1, problem="fn: 'app.a' is not a registered task", plan_key=key())
     assert condition(state) is Condition.REFUSED
-    assert condition(state, judge(heard=False)) is Condition.READY
+    assert condition(state, judge(heard=False)) is Condition.STOPPED
 
 
 def test_without_the_app_privileged_names_are_refused_and_the_beat_has_the_last_word_on_others() -> None:
     blind = judge(privileges=None, heard=False)
-    assert condition(None, blind, fn="app.unregistered") is Condition.READY
+    assert condition(None, blind, fn="app.unregistered") is Condition.STOPPED
     assert condition(None, blind, fn="celery.map") is Condition.REFUSED
     assert condition(None, blind, fn="auth.grant") is Condition.REFUSED
-    assert condition(State("j", 1, problem="not registered"), blind) is Condition.REFUSED
+    assert condition(State("j", 1, problem="not registered", plan_key=key()), blind) is Condition.REFUSED
 
 
 def test_the_row_that_the_scheduler_seeds_is_trusted_and_its_fn_elsewhere_is_not() -> None:
@@ -100,6 +111,52 @@ def test_privileged_means_for_ever_and_unregistered_does_not() -> None:
     assert privileged("app.unregistered", KNOWN) == ""
     assert privileged("app.no", Privileges(denied=frozenset({"app.no"}))) != ""
     assert privileged("db.report", Privileges(functions=frozenset({"db.report"}))) == ""
+
+
+RUN = InFlight("task-1", NOW - 60, NOW - 50)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, Condition.READY),
+        ({"beat_alive": False}, Condition.STOPPED),
+        ({"run": RUN}, Condition.RUNNING),
+        ({"run": RUN, "beat_alive": False}, Condition.RUNNING),
+        ({"run": RUN, "next_run_us": NOW}, Condition.BLOCKED),
+        ({"run": RUN, "next_run_us": NOW + 1}, Condition.RUNNING),
+        ({"run": RUN, "next_run_us": NOW, "waits": False}, Condition.RUNNING),
+        ({"run": RUN, "last_slot_us": NOW - 59}, Condition.BLOCKED),
+        ({"run": RUN, "last_slot_us": NOW - 60}, Condition.RUNNING),
+        ({"run": RUN, "late_after_us": NOW - 1}, Condition.LATE),
+        ({"run": RUN, "next_run_us": NOW, "late_after_us": NOW - 1}, Condition.BLOCKED),
+        ({"planned": True}, Condition.FINISHED),
+        ({"planned": True, "run": RUN}, Condition.RUNNING),
+        ({"planned": True, "beat_alive": False}, Condition.FINISHED),
+        ({"problem": Condition.BAD, "scope_enabled": False}, Condition.PAUSED),
+        ({"problem": Condition.BAD, "run": RUN}, Condition.BAD),
+        ({"enabled": False, "scope_enabled": False}, Condition.DISABLED),
+    ],
+)
+def test_one_condition_follows_from_the_facts(facts: dict[str, Any], expected: Condition) -> None:
+    assert condition_of(Facts(**facts), NOW) is expected
+
+
+def test_a_blocked_job_ails_when_it_is_late_too() -> None:
+    on_time = judge().standing(ROW, State("j", 1, next_run_us=NOW, plan_key=key()), RUN)
+    late = judge().standing(ROW, State("j", 1, next_run_us=NOW, plan_key=key(), late_after_us=NOW - 1), RUN)
+    assert (on_time.condition, on_time.ailing) == (Condition.BLOCKED, False)
+    assert (late.condition, late.ailing) == (Condition.BLOCKED, True)
+    assert "run task-1" in late.reason
+
+
+def test_the_last_run_is_one_run() -> None:
+    skipped = {"last_run_us": 5, "last_verdict": "skipped"}
+    assert last_run(skipped, LastRun(4, "sent", "task-1")) == LastRun(4, "sent", "task-1")
+    assert last_run(skipped, None) == LastRun(5, "")
+    assert last_run({"last_run_us": 5, "last_verdict": "failed"}, None) == LastRun(5, "failed")
+    assert last_run({"last_run_us": None, "last_verdict": "missed"}, None) is None
+    assert last_run({"last_run_us": None, "last_verdict": "sent"}, LastRun(4, "sent")) == LastRun(4, "sent")
 
 
 def test_what_ails_and_what_idles() -> None:

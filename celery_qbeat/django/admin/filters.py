@@ -59,7 +59,7 @@ class HealthFilter(Choice):
     def queryset(self, _request: Any, queryset: Any) -> Any:
         bad = [Verdict.FAILED, Verdict.LOST, Verdict.UNKNOWN_TASK, Verdict.IN_DOUBT]
         conditions = {
-            "late": Q(enabled=True, state__late_after_us__lt=now_us()),
+            "late": Q(enabled=True, state__late_after_us__lt=now_us()) & ~Q(worker__in=Worker.paused()),
             "problem": Q(state__isnull=False) & ~Q(state__problem=""),
             "failing": Q(state__last_verdict__in=bad),
             "never": Q(state__isnull=True) | Q(state__last_run_us__isnull=True),

@@ -9,10 +9,9 @@ from django.contrib import admin, messages
 from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
 from django.db import models, router, transaction
 
+from celery_qbeat.django.health import writer_alive
 from celery_qbeat.django.models import Job, Leader, Request, Run
 from celery_qbeat.django.permissions import narrowed, scopes_of
-from celery_qbeat.django.project import qbeat_settings
-from celery_qbeat.django.status import writer_alive
 from celery_qbeat.django.times import now_us
 from celery_qbeat.privileges import TRUSTED
 
@@ -67,7 +66,7 @@ class JobActions:
         Request.objects.bulk_create(asked, batch_size=PART)
         self._log(request, names, CHANGE, "Asked for a run now.")
         word = "1 run" if len(names) == 1 else f"{len(names):,} runs"
-        alive, _ = writer_alive(Leader.objects.filter(pk=1).first(), qbeat_settings(), now)
+        alive, _ = writer_alive(Leader.objects.filter(pk=1).first(), now)
         if alive:
             self._tell(request, f"Asked for {word}. The beat sends within about a second.", messages.SUCCESS)
         else:
@@ -120,7 +119,7 @@ def ask_release(chosen: Sequence[tuple[str, str]], who: str) -> tuple[str, int]:
         for job_id, task_id in chosen
     ]
     Request.objects.bulk_create(asked, batch_size=PART)
-    alive, _ = writer_alive(Leader.objects.filter(pk=1).first(), qbeat_settings(), now)
+    alive, _ = writer_alive(Leader.objects.filter(pk=1).first(), now)
     what = f"{len(chosen):,} {'release' if len(chosen) == 1 else 'releases'}"
     if alive:
         return f"Asked for {what}. The beat ends the runs within about a second.", messages.SUCCESS

@@ -20,8 +20,9 @@ from django.views.decorators.http import require_POST
 
 from celery_qbeat.dispatchers import check_broker
 from celery_qbeat.django.forecast import forecast
+from celery_qbeat.django.health import machine_state
 from celery_qbeat.django.models import Job, Worker
-from celery_qbeat.django.panel import machine_state, paused_by
+from celery_qbeat.django.panel import paused_by
 from celery_qbeat.django.permissions import narrowed
 from celery_qbeat.django.pictures import heatmap
 from celery_qbeat.django.preview import COLUMNS, Before, Preview, preview
@@ -89,7 +90,7 @@ class JobPages:
         """The coming week."""
         jobs = self._visible_jobs(request)
         zone = _zone_of(request)
-        running = jobs.filter(enabled=True).exclude(worker__in=Worker.objects.filter(enabled=False).values("pk"))
+        running = jobs.filter(enabled=True).exclude(worker__in=Worker.paused())
         good = running.filter(Q(state__isnull=True) | Q(state__problem=""))
         found = forecast(good, read_project().rules, zone, now_us())
         extra = {

@@ -6,11 +6,12 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import flatten, quote
+from django.contrib.admin.views.main import ChangeList
 from django.urls import reverse
 from django.utils.html import format_html
-from django.utils.safestring import mark_safe
 from django.utils.text import Truncator
 
+from celery_qbeat.conditions import IDLE, Condition
 from celery_qbeat.django.admin.access import ScopedAccess
 from celery_qbeat.django.admin.filters import HealthFilter, KindFilter, LastVerdictFilter, ScopeFilter
 from celery_qbeat.django.admin.job_actions import JobActions
@@ -18,13 +19,12 @@ from celery_qbeat.django.admin.job_pages import JobPages
 from celery_qbeat.django.admin.runs import runs_address
 from celery_qbeat.django.forms import JobForm
 from celery_qbeat.django.forms.job import local_text
+from celery_qbeat.django.health import condition_badge, health_of
 from celery_qbeat.django.models import Job
 from celery_qbeat.django.panel import panel
 from celery_qbeat.django.project import read_project
 from celery_qbeat.django.times import cell, clock, now_us
 from celery_qbeat.django.verdicts import badge
-
-LATE = mark_safe('<span class="qb-badge qb-bad" title="no run succeeded for two periods">! late</span> ')
 
 
 @admin.register(Job)
@@ -34,7 +34,7 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
     form = JobForm
     change_list_template = "admin/qbeat/list.html"
     change_form_template = "admin/qbeat/job/change_form.html"
-    list_display = ("job", "on", "plan", "next_run", "last_run", "health")
+    list_display = ("job", "on", "plan", "next_run", "last_run", "condition")
     list_display_links = None
     list_filter = (HealthFilter, "enabled", KindFilter, LastVerdictFilter, ScopeFilter)
     search_fields = ("id", "fn", "description")
@@ -64,6 +64,9 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
     class Media:
         css = {"all": ("qbeat/qbeat.css",)}
         js = ("qbeat/preview.js",)
+
+    def get_changelist(self, _request: Any, **_: Any) -> Any:
+        return WithHealth
 
     def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
         return super().changelist_view(request, {"title": "Jobs", **(extra_context or {})})
@@ -139,23 +142,37 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
     @admin.display(description="next run", ordering="state__next_run_us")
     def next_run(self, job: Any) -> Any:
         state = getattr(job, "state", None)
-        return cell(state.next_run_us, now_us()) if state and job.enabled else "–"
+        idle = job.health.standing.condition in IDLE
+        return "–" if state is None or idle else cell(state.next_run_us, now_us())
 
     @admin.display(description="last run", ordering="state__last_run_us")
     def last_run(self, job: Any) -> Any:
-        state = getattr(job, "state", None)
-        if not state or not (state.last_verdict or state.last_run_us):
+        run = job.health.last_run
+        if run is None:
             return "–"
-        when = cell(state.last_run_us, now_us(), quiet=True) if state.last_run_us is not None else ""
-        return format_html("{}<br>{}", badge(state.last_verdict), when)
+        return format_html("{}<br>{}", badge(run.verdict), cell(run.at_us, now_us(), quiet=True))
 
-    @admin.display(description="late / problem", ordering="state__late_after_us")
-    def health(self, job: Any) -> Any:
-        state = getattr(job, "state", None)
-        late = bool(state and job.enabled and state.late_after_us is not None and state.late_after_us < now_us())
-        problem = state.problem if state else ""
-        words = format_html('<span class="qb-problem" title="{}">{}</span>', problem, Truncator(problem).chars(90))
-        return format_html("{}{}", LATE if late else "", words if problem else "") if late or problem else "–"
+    @admin.display(description="condition", ordering="state__late_after_us")
+    def condition(self, job: Any) -> Any:
+        standing = job.health.standing
+        shown = condition_badge(standing)
+        if standing.condition in (Condition.READY, Condition.BLOCKED, Condition.RUNNING) or not standing.reason:
+            return shown
+        words = '{}<br><span class="qb-problem" title="{}">{}</span>'
+        return format_html(words, shown, standing.reason, Truncator(standing.reason).chars(90))
+
+
+class WithHealth(ChangeList):
+    """A page of jobs, each with its health."""
+
+    result_list: Any
+
+    def get_results(self, request: Any) -> None:
+        super().get_results(request)
+        self.result_list = list(self.result_list)
+        found = health_of(self.result_list, read_project(), now_us())
+        for job in self.result_list:
+            job.health = found[job.pk]
 
 
 def _flat(fields: Any) -> Any:

@@ -164,6 +164,7 @@ class Leader(Machine):
     holder = TextLine(max_length=255, db_default="")
     taken_us = Instant(db_default=0)
     seen_us = Instant(db_default=0)
+    silence_us = Instant(db_default=15_000_000)
 
     class Meta(Machine.Meta):
         db_table = "qbeat_leader"

@@ -61,6 +61,11 @@ class Worker(models.Model):
     functions = Text("tasks", blank=True, default="", db_default="")
     description = Text("description", blank=True, default="", db_default="")
 
+    @classmethod
+    def paused(cls) -> Any:
+        """The names of the disabled scopes, for a query."""
+        return cls.objects.filter(enabled=False).values("pk")
+
     class Meta:
         db_table = "qbeat_workers"
         ordering = ("name",)

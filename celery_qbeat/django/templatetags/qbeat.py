@@ -7,8 +7,19 @@ from typing import Any
 from django import template
 
 from celery_qbeat.django import times, verdicts
+from celery_qbeat.django.health import writer_alive
+from celery_qbeat.django.models import Leader
 
 register = template.Library()
+
+
+@register.inclusion_tag("admin/qbeat/banner.html")
+def beat_banner() -> dict[str, Any]:
+    """Says on each page of the app that no beat lives; costs one look at one row."""
+    leader = Leader.objects.filter(pk=1).first()
+    alive, silent_us = writer_alive(leader, times.now_us())
+    holder = leader.holder if leader is not None and leader.epoch else ""
+    return {"shown": not alive, "holder": holder, "silent": times.length(silent_us)}
 
 
 @register.filter

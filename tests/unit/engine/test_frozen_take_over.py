@@ -14,10 +14,10 @@ class FreezingStore(MemoryStore):
 
     meanwhile: Callable[[], None]
 
-    def take_epoch(self, holder: str, now_us: int, known: int = 0, above: int = 0) -> int:
+    def take_epoch(self, holder: str, now_us: int, known: int = 0, above: int = 0, silence_us: int = 0) -> int:
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
-        return super().take_epoch(holder, now_us, known, above)
+        return super().take_epoch(holder, now_us, known, above, silence_us)
 
 
 def test_a_beat_frozen_before_it_takes_its_epoch_does_not_run_an_interval_too_soon() -> None:
