@@ -12,7 +12,6 @@ from celery_qbeat.cli.command import command
 from celery_qbeat.cli.project import Project
 from celery_qbeat.conditions import Condition, Standing
 from celery_qbeat.jobs import CODE_PREFIX
-from celery_qbeat.safe_text import one_line
 from celery_qbeat.stores import rows
 from celery_qbeat.stores.rows import Found
 
@@ -83,9 +82,7 @@ def _line(found: Found, standing: Standing, project: Project, now: int) -> list[
     last = times.relative(state.get("last_run_us"), now)
     if state.get("last_verdict"):
         last = f"{state['last_verdict']} {last}" if state.get("last_run_us") else str(state["last_verdict"])
-    status = output.named(standing.condition)
-    if standing.condition in PROBLEMS:
-        status.append(f": {one_line(standing.reason)}", style="not bold")
+    status = output.named(standing.condition, standing.reason if standing.condition in PROBLEMS else "")
     following = "-"
     if standing.condition in (Condition.READY, Condition.LATE):
         following = "unseen" if found.state is None else times.relative(state["next_run_us"], now)

@@ -17,7 +17,6 @@ from celery_qbeat.cli.listing import as_data, schedule_of
 from celery_qbeat.cli.project import Project
 from celery_qbeat.conditions import IDLE, Standing
 from celery_qbeat.jobs import Job, Verdict
-from celery_qbeat.safe_text import one_line
 from celery_qbeat.schedules import Firing
 from celery_qbeat.stores import reports
 from celery_qbeat.stores.reports import Ran
@@ -95,9 +94,7 @@ def _following(job: Job, planned: int | None, now: int) -> list[Firing]:
 
 def _show(project: Project, found: Found, standing: Standing, runs: Sequence[Ran], now: int) -> None:
     zone = str(found.row.get("timezone", "UTC"))
-    status = output.named(standing.condition)
-    if standing.reason:
-        status.append(f": {one_line(standing.reason)}", style="not bold")
+    status = output.named(standing.condition, standing.reason)
     facts: list[tuple[str, output.Cell]] = [("id", found.id), ("status", status)]
     facts.append(("schedule", schedule_of(found, project)))
     facts.extend(

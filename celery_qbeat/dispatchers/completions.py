@@ -17,6 +17,7 @@ from celery_qbeat.dispatchers.old_queue import OldQueue
 from celery_qbeat.dispatchers.results import Results
 from celery_qbeat.dispatchers.wires import text
 from celery_qbeat.jobs import Job, Verdict
+from celery_qbeat.plurals import quantity
 from celery_qbeat.ports import End, Flight
 from celery_qbeat.safe_logging import get_logger
 
@@ -220,8 +221,8 @@ class CeleryCompletions:
         now = time.monotonic()
         if self._dropped and now >= self._tell_dropped_again:
             log.warning(
-                "completions: dropped %d message(s) in %s that did not come from a run of ours",
-                self._dropped,
+                "completions: dropped %s in %s that did not come from a run of ours",
+                quantity(self._dropped, "message"),
                 self._queue_name,
             )
             self._dropped, self._tell_dropped_again = 0, now + TELL_S

@@ -123,7 +123,9 @@ def parse(text: str, terms: Terms) -> Once:
         refuse("schedule", text, f"is no moment; write e.g. {EXAMPLE!r}, '{EXAMPLE}:30Z' or '{EXAMPLE}+01:00'")
     day, time, fraction, utc, sign, hours, minutes = match.groups()
     if fraction and len(fraction.removeprefix(".")) > _DIGITS:
-        refuse("schedule", text, f"has a fraction finer than microseconds; write at most six digits: '{EXAMPLE}:30.250000'")
+        refuse(
+            "schedule", text, f"has a fraction finer than microseconds; write at most six digits: '{EXAMPLE}:30.250000'"
+        )
     try:
         moment = (datetime.fromisoformat(f"{day}T{time}+00:00") - _EPOCH) // timedelta(microseconds=1)
     except ValueError:

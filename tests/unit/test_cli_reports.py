@@ -69,13 +69,16 @@ def test_list_narrows_down(mixed: Cli, options: list[str], ids: list[str]) -> No
     assert [row["id"] for row in mixed.json("list", *options)] == ids
 
 
-def test_a_table_fits_into_80_columns_and_shows_ids_whole(mixed: Cli) -> None:
-    name = "a.very.long.name." * 8
-    mixed.insert(tables.jobs, {"id": name, "fn": "app.a", "schedule_kind": "every", "schedule": "1h"})
+def test_in_a_pipe_a_row_is_one_line_with_nothing_cut(mixed: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name, times = "a.very.long.name." * 8, ",".join(f"{hour:02}:00" for hour in range(24))
+    mixed.insert(tables.jobs, {"id": name, "fn": "app.a", "schedule_kind": "daily", "schedule": times})
+    mixed.insert(tables.workers, {"name": "s" * 60})
     lines = mixed.ok("list").splitlines()
-    assert max(map(len, lines)) <= 80
-    assert name in "".join(line.split(" ")[0] for line in lines)
-    assert "\x1b" not in "".join(lines)
+    assert len(lines) == 10
+    assert any(line.startswith(name) and times in line for line in lines)
+    assert all(mixed.json("list", "bad")[0]["reason"] in line for line in lines if line.startswith("bad"))
+    assert not any("\x1b" in line or line.endswith(" ") for line in lines)
 
 
 def test_a_row_cannot_write_on_the_terminal(cli: Cli) -> None:

@@ -8,6 +8,7 @@ from math import log1p
 from django.utils.safestring import SafeString
 
 from celery_qbeat.django.pictures.svg import Part, drawing, element, text
+from celery_qbeat.plurals import quantity
 
 LEFT, TOP, WIDE, HIGH, GAP = 84, 24, 38, 30, 2
 
@@ -50,7 +51,7 @@ def _cell(x: float, y: float, count: int | None, share: float, name: str, peak: 
         return element("rect", class_="qb-heat-none", **size)
     frame = " qb-heat-peak" if peak else ""
     parts: list[Part] = [
-        element("title", f"{name}: {count:,} runs{', one of the busiest minutes' if peak else ''}"),
+        element("title", f"{name}: {quantity(count, 'run')}{', one of the busiest minutes' if peak else ''}"),
         element("rect", class_="qb-heat-none", **size),
         element("rect", class_=f"qb-heat{frame}", fill_opacity=round(0.85 * share, 3), **size),
     ]

@@ -135,8 +135,8 @@ def test_an_error_at_every_tick_is_logged_once_and_counted(caplog: pytest.LogCap
     errors.log(RuntimeError("something else"))
     assert caplog.messages == [
         "beat: unexpected error, going on: RuntimeError('it is broken')",
-        "beat: the same unexpected error 60 time(s) more in 60 s: RuntimeError('it is broken')",
-        "beat: the same unexpected error 60 time(s) more in 60 s: RuntimeError('it is broken')",
+        "beat: the same unexpected error 60 times more in 60 s: RuntimeError('it is broken')",
+        "beat: the same unexpected error 60 times more in 60 s: RuntimeError('it is broken')",
         "beat: unexpected error, going on: RuntimeError('something else')",
     ]
     assert [bool(record.exc_info) for record in caplog.records] == [True, False, False, True]
