@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_qbeat.cli import output, times
 from celery_qbeat.cli.command import command, finish
@@ -11,15 +11,17 @@ from celery_qbeat.cli.last_beat import LastBeat, read_last_beat
 from celery_qbeat.cli.listing import standings
 from celery_qbeat.cli.project import Project
 from celery_qbeat.conditions import Condition
-from celery_qbeat.dispatchers import BrokerCheck, check_broker
 from celery_qbeat.errors import Unavailable
-from celery_qbeat.gates import Beat, Holding, RedisGate
 from celery_qbeat.identity import database_id
 from celery_qbeat.stores import reports
 from celery_qbeat.stores.reports import Open
 from celery_qbeat.wiring import build_gate
 
-Lock = tuple[Holding | None, tuple[Beat, ...]]
+if TYPE_CHECKING:
+    from celery_qbeat.dispatchers import BrokerCheck
+    from celery_qbeat.gates import Beat, Holding
+
+    Lock = tuple[Holding | None, tuple[Beat, ...]]
 
 
 @command("status")
@@ -49,7 +51,11 @@ def status_command(project: Project, as_json: bool) -> None:
 
 def ask_broker(project: Project) -> BrokerCheck | None:
     """What the broker of the app says; None without an app. Waits for about three seconds at most."""
-    return None if project.app is None else check_broker(project.app)
+    if project.app is None:
+        return None
+    from celery_qbeat.dispatchers import check_broker
+
+    return check_broker(project.app)
 
 
 def broker_sentence(broker: BrokerCheck | None) -> str:
@@ -71,6 +77,10 @@ def _database(project: Project, instance: str) -> list[tuple[str, output.Cell]]:
 
 def _lock(project: Project, instance: str) -> tuple[Lock | None, str]:
     """What Redis says of the lock, and why it cannot say it; nothing when there is no lock."""
+    if project.settings.redis_url is None:
+        return None, ""
+    from celery_qbeat.gates import RedisGate
+
     gate = build_gate(project.settings, project.settings.poll_interval, "status", project.clock)
     if not isinstance(gate, RedisGate):
         return None, ""

@@ -164,22 +164,23 @@ def sent(job: Job, run: Run) -> None:
     if not log.isEnabledFor(logging.INFO):
         return
     log.info(
-        "sent: job=%r fn=%r slot=%s late=%dms task_id=%s%s",
+        "sent: job=%r fn=%r slot=%s late=%dms task_id=%s%s%s",
         job.id,
         job.fn,
         instant(run.slot_us),
         run.late_us // 1000,
         run.task_id,
         f" collapsed={run.collapsed}" if run.collapsed else "",
+        f" ({run.detail})" if run.detail else "",
     )
 
 
-def decided(claim: Claim) -> None:
-    """Slots that got their verdict without being sent."""
+def decided(claim: Claim, *, expected: bool = False) -> None:
+    """Slots that got their verdict without being sent. `expected`: whoever deleted the job wanted that."""
     for run in claim.runs:
         if run.verdict is not Verdict.CLAIMED:
             older = f" (and {run.collapsed} older)" if run.collapsed else ""
-            level = _LOUD.get(run.verdict, logging.INFO)
+            level = logging.INFO if expected else _LOUD.get(run.verdict, logging.INFO)
             log.log(level, "%s: job=%r slot=%s%s: %s", run.verdict, run.job_id, instant(run.slot_us), older, run.detail)
 
 
