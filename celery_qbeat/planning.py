@@ -26,6 +26,9 @@ PASS_LIMIT = 1_000
 CLAIM_LIMIT = 100
 """The most of them that it sends: what is claimed together is in doubt together when the beat dies."""
 
+SERVING_GAP_US = 10_000_000
+"""After a pause of the writer, slots younger than this are not counted as 'passed while nobody was dispatching'."""
+
 IN_FLIGHT_DETAIL = "previous run still in flight"
 
 OVERTAKEN_DETAIL = "before this slot, and any later one, was decided"

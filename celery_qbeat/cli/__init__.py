@@ -75,7 +75,7 @@ class Chosen:
 
 @click.group(cls=Group, epilog=OUR_EXAMPLES)
 @click.pass_context
-def qbeat(ctx: click.Context, **kwargs: Any) -> None:
+def qbeat(ctx: click.Context, /, **kwargs: Any) -> None:
     """Recurring jobs as rows in a SQL database: edit them, look at them, check them.
 
     All commands but `tick` need the database only.

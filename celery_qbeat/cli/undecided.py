@@ -9,10 +9,9 @@ from celery_qbeat.cli import output, times
 from celery_qbeat.cli.listing import standings
 from celery_qbeat.cli.project import Project
 from celery_qbeat.conditions import Condition, Standing
-from celery_qbeat.engine.desk import SERVING_GAP_US
 from celery_qbeat.errors import QbeatError
 from celery_qbeat.jobs import Job
-from celery_qbeat.planning import bounded
+from celery_qbeat.planning import SERVING_GAP_US, bounded
 from celery_qbeat.plurals import quantity
 from celery_qbeat.stores import reports
 
