@@ -6,6 +6,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import flatten, quote
+from django.db.models import F
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import mark_safe
@@ -23,6 +24,17 @@ from celery_qbeat.django.panel import panel
 from celery_qbeat.django.project import read_project
 from celery_qbeat.django.times import cell, clock, now_us
 from celery_qbeat.django.verdicts import badge
+
+
+class NullsLast(F):
+    """A column to sort by, with what has no value at the end, in both directions and on every database."""
+
+    def asc(self, **_: Any) -> Any:
+        return super().asc(nulls_last=True)
+
+    def desc(self, **_: Any) -> Any:
+        return super().desc(nulls_last=True)
+
 
 LATE = mark_safe('<span class="qb-badge qb-bad" title="no run succeeded for two periods">! late</span> ')
 
@@ -136,12 +148,12 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
         text = Truncator(job.schedule).chars(40)
         return format_html('{} <b>{}</b><br><span class="qb-quiet">{}</span>', job.schedule_kind, text, zone)
 
-    @admin.display(description="next run", ordering="state__next_run_us")
+    @admin.display(description="next run", ordering=NullsLast("state__next_run_us"))
     def next_run(self, job: Any) -> Any:
         state = getattr(job, "state", None)
         return cell(state.next_run_us, now_us()) if state and job.enabled else "–"
 
-    @admin.display(description="last run", ordering="state__last_run_us")
+    @admin.display(description="last run", ordering=NullsLast("state__last_run_us"))
     def last_run(self, job: Any) -> Any:
         state = getattr(job, "state", None)
         if not state or not (state.last_verdict or state.last_run_us):
@@ -149,7 +161,7 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
         when = cell(state.last_run_us, now_us(), quiet=True) if state.last_run_us is not None else ""
         return format_html("{}<br>{}", badge(state.last_verdict), when)
 
-    @admin.display(description="late / problem", ordering="state__late_after_us")
+    @admin.display(description="late / problem", ordering=NullsLast("state__late_after_us"))
     def health(self, job: Any) -> Any:
         state = getattr(job, "state", None)
         late = bool(state and job.enabled and state.late_after_us is not None and state.late_after_us < now_us())
