@@ -146,7 +146,9 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
     def plan(self, job: Any) -> Any:
         zone = "" if job.schedule_kind in ("interval", "every") else job.timezone
         text = Truncator(job.schedule).chars(40)
-        return format_html('{} <b>{}</b><br><span class="qb-quiet">{}</span>', job.schedule_kind, text, zone)
+        return format_html(
+            '{} <b class="qb-ltr">{}</b><br><span class="qb-quiet">{}</span>', job.schedule_kind, text, zone
+        )
 
     @admin.display(description="next run", ordering=NullsLast("state__next_run_us"))
     def next_run(self, job: Any) -> Any:
