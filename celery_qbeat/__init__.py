@@ -17,11 +17,23 @@ __version__ = "0.1.0"
 
 _HOMES = {"Schedule": "celery_qbeat.beat_schedule", "Scheduler": "celery_qbeat.scheduler"}
 
+_importing: set[tuple[str, int]] = set()
+"""The names whose modules are being imported, each with its thread."""
+
 
 def __getattr__(name: str) -> Any:
     # Lazily: a worker that unpickles a Schedule, or Django loading its models, needs neither SQLAlchemy nor Redis.
     if name in _HOMES:
         from importlib import import_module
+        from threading import get_ident
 
-        return getattr(import_module(_HOMES[name]), name)
+        mark = (name, get_ident())
+        if mark in _importing:
+            # Celery's handler of SIGTERM takes a scheduler to close it. In the middle of this import there is none.
+            raise SystemExit
+        _importing.add(mark)
+        try:
+            return getattr(import_module(_HOMES[name]), name)
+        finally:
+            _importing.discard(mark)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,10 +26,15 @@ PASS_LIMIT = 1_000
 CLAIM_LIMIT = 100
 """The most of them that it sends: what is claimed together is in doubt together when the beat dies."""
 
+SERVING_GAP_US = 10_000_000
+"""After a pause of the writer, slots younger than this are not counted as 'passed while nobody was dispatching'."""
+
 IN_FLIGHT_DETAIL = "previous run still in flight"
 
-OVERTAKEN_DETAIL = "the row changed before this slot, and any later one, was decided"
-"""A `MISSED` run with this detail stands for every slot of the old definition from its own on."""
+OVERTAKEN_DETAIL = "before this slot, and any later one, was decided"
+"""A `MISSED` run whose detail ends so stands for every slot of the old definition from its own on."""
+
+FIRST_PERIOD_DETAIL = "its period had begun when the row was first seen: late counts from then"
 
 
 REMEMBERED_DETAIL = "perhaps sent; the beat that knew it remembers it, but an older copy of the database does not"
@@ -171,10 +176,11 @@ def decide(due: Due, moment: Moment) -> Claim | None:
     return _decide_newest(due, moment)
 
 
-def overtaken(job_id: str, slot: int, next_us: int | None, moment: Moment) -> Claim:
-    """The verdict on a slot that was due when its definition changed or went."""
+def overtaken(job_id: str, slot: int, next_us: int | None, moment: Moment, *, deleted: bool = False) -> Claim:
+    """The verdict on a slot that was due when its definition changed or, `deleted`, when its job went."""
     late = max(0, moment.now_us - slot)
-    detail = f"{late / 1_000_000:.1f} s late: {OVERTAKEN_DETAIL}"
+    what = "the job was deleted" if deleted else "the row changed"
+    detail = f"{late / 1_000_000:.1f} s late: {what} {OVERTAKEN_DETAIL}"
     run = Run(job_id, slot, task_id(moment.instance, job_id, slot), Verdict.MISSED, late, detail=detail)
     return Claim(job_id, None, slot, next_us, (run,))
 
@@ -258,7 +264,9 @@ def _newest_run(due: Due, slot: int, collapsed: int, moment: Moment) -> Run:
         return _missed(job, slot, moment, _grace_reason(job), collapsed)
     if due.busy and job.overlap == "skip":
         return _run(job, slot, Verdict.SKIPPED, moment, collapsed, IN_FLIGHT_DETAIL)
-    return _run(job, slot, Verdict.CLAIMED, moment, collapsed, since_us=_since(due, slot))
+    since_us = _since(due, slot)
+    detail = FIRST_PERIOD_DETAIL if since_us > slot else ""
+    return _run(job, slot, Verdict.CLAIMED, moment, collapsed, detail, since_us)
 
 
 def _decide_each(due: Due, moment: Moment) -> Claim:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -58,11 +59,20 @@ class Scheduler(beat.Scheduler):
         if getattr(_starting, "now", False):
             # A signal came before Celery had its scheduler, and its handler makes another one to close it.
             return
+        # Before `build`, which imports: a second scheduler could not import what the first one is importing.
+        _starting.now = True
+        try:
+            self._start()
+        finally:
+            _starting.now = False
+        # Celery's beat handles SIGTERM and SIGINT only. The others would end the process with the lock in its hand.
+        self._signals.add_missing(self._end)
+
+    def _start(self) -> None:
         more: dict[str, Any] = {"stopping": self._signals.pending, "note_alive": self._note_alive}
         engine = self._engine = _or_exit(lambda: build(self.app, self.settings, poll_s=self._poll, **more))
         self._heartbeat = heartbeat_file(self.settings, self._poll)
         self._note_alive()
-        _starting.now = True
         try:
             # Away: the first tick will say so.
             with self._signals.deferred(), suppress(Unavailable):
@@ -70,10 +80,6 @@ class Scheduler(beat.Scheduler):
         except QbeatError as error:
             engine.close()
             raise _exit(error) from None
-        finally:
-            _starting.now = False
-        # Celery's beat handles SIGTERM and SIGINT only. The others would end the process with the lock in its hand.
-        self._signals.add_missing(self._end)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """One pass of the engine; the seconds that Celery shall sleep."""
@@ -151,7 +157,13 @@ class Scheduler(beat.Scheduler):
 
 
 def _exit(error: QbeatError) -> SystemExit:
-    return SystemExit(f"celery_qbeat: {one_line(hide_secrets_in_text(str(error)))}")
+    """The end of the start: one sentence in the log, or on standard error while there is no log yet."""
+    sentence = f"celery_qbeat: {one_line(hide_secrets_in_text(str(error)))}"
+    if not logging.getLogger().handlers:
+        return SystemExit(sentence)
+    # Celery makes warnings of what is written to standard error.
+    log.critical("%s", sentence)
+    return SystemExit(1)
 
 
 def _or_exit(make: Callable[[], Made]) -> Made:

@@ -1,4 +1,8 @@
-"""From settings to a working engine: the only place that names concrete classes."""
+"""From settings to a working engine: the only place that names concrete classes.
+
+The engine, the dispatchers and the gates are imported by the functions that make them: a command that reads the tables
+needs none of them, and they take a good part of its time.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_qbeat import heartbeat
-from celery_qbeat.beat_schedule import code_jobs
 from celery_qbeat.clock import SystemClock
-from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
-from celery_qbeat.dispatchers.broker import check_urls
-from celery_qbeat.engine import Chore, Engine, Limits, Parts
 from celery_qbeat.errors import SettingsError
-from celery_qbeat.gates import RedisGate, StandaloneGate
 from celery_qbeat.heartbeat import HeartbeatFile
 from celery_qbeat.jobs import RowRules, Verdict
 from celery_qbeat.liveness import TICK_PREFIX, silence_limit_us
@@ -26,6 +25,9 @@ from celery_qbeat.ports import Clock, Gate, Steps, Store
 from celery_qbeat.privileges import BUILTIN_PRUNE, NAMESPACES, Privileges
 from celery_qbeat.settings import DEFAULT_DATABASE_URL, Settings
 from celery_qbeat.stores import SqlStore, open_store, parsed_url, shown
+
+if TYPE_CHECKING:
+    from celery_qbeat.engine import Chore, Engine
 
 DAY_US = 86_400_000_000
 
@@ -46,6 +48,11 @@ def build(
 
     `tick_every_s`: the process ends after a tick, and the next one is started so many seconds later; None: it stays.
     """
+    from celery_qbeat.beat_schedule import code_jobs
+    from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
+    from celery_qbeat.dispatchers.broker import check_urls
+    from celery_qbeat.engine import Engine, Limits, Parts
+
     check_urls(app)
     poll = poll_s or settings.poll_interval
     clock = SystemClock()
@@ -102,6 +109,8 @@ def database_url(settings: Settings) -> tuple[str, bool]:
 
 def build_gate(settings: Settings, poll_s: float, holder: str, clock: Clock) -> Gate:
     """A lock in Redis when `qbeat_redis_url` is set, else a gate that is always open."""
+    from celery_qbeat.gates import RedisGate, StandaloneGate
+
     if settings.redis_url is None:
         return StandaloneGate()
     return RedisGate(settings.redis_url, settings.namespace, settings.lock_ttl, poll_s, holder, clock=clock)

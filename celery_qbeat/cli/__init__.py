@@ -11,31 +11,30 @@ from importlib import import_module
 from typing import Any
 
 import click
-from celery.bin.base import handle_preload_options
 
 from celery_qbeat import hidden_settings
 
 __all__ = ["Chosen", "main", "qbeat"]
 
 COMMANDS = {
-    "add": "edits",
-    "audit": "auditing",
-    "check": "checks",
-    "delete": "switches",
-    "disable": "switches",
-    "enable": "switches",
-    "list": "listing",
-    "migrate": "checks",
-    "preview": "slots",
-    "release": "releasing",
-    "run-now": "hand",
-    "runs": "ledger",
-    "set": "edits",
-    "show": "showing",
-    "status": "status",
-    "tick": "hand",
+    "add": ("edits", "Add a row"),
+    "audit": ("auditing", "Recompute the slots and list those without a verdict"),
+    "check": ("checks", "Check tables, rows, beat and broker: a health check"),
+    "delete": ("switches", "Delete rows, by id or by pattern"),
+    "disable": ("switches", "Switch rows off, by id or by pattern"),
+    "enable": ("switches", "Switch rows on, by id or by pattern"),
+    "list": ("listing", "List the jobs and how each stands"),
+    "migrate": ("checks", "Make the tables, or bring them up to date"),
+    "preview": ("slots", "Show the next slots of a row, or of a schedule"),
+    "release": ("releasing", "End runs in flight, so that their jobs run again"),
+    "run-now": ("hand", "Ask the beat to run a job now, beside its schedule"),
+    "runs": ("ledger", "Show the ledger: each slot with its verdict"),
+    "set": ("edits", "Change columns of a row, and no others"),
+    "show": ("showing", "Show a job: row, state, last runs, next slots"),
+    "status": ("status", "Show the writer, the standbys and what is under way"),
+    "tick": ("hand", "Run what is due, once, and end"),
 }
-"""Where each command is."""
+"""The module of each command, and its line in the list of commands: the list imports no command."""
 
 OUR_EXAMPLES = """\b
 Examples:
@@ -54,11 +53,15 @@ class Group(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        home = COMMANDS.get(cmd_name)
-        if home is None:
+        if cmd_name not in COMMANDS:
             return None
+        home, _ = COMMANDS[cmd_name]
         command: click.Command = getattr(import_module(f"{__name__}.{home}"), cmd_name.replace("-", "_") + "_command")
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in sorted(COMMANDS.items())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +75,25 @@ class Chosen:
 
 @click.group(cls=Group, epilog=OUR_EXAMPLES)
 @click.pass_context
-@handle_preload_options
-def qbeat(ctx: click.Context, **kwargs: Any) -> None:
+def qbeat(ctx: click.Context, /, **kwargs: Any) -> None:
     """Recurring jobs as rows in a SQL database: edit them, look at them, check them.
 
     All commands but `tick` need the database only.
     """
+    # Imported by whoever calls this group; the program `qbeat` does without.
+    from celery.bin.base import handle_preload_options
+
+    handle_preload_options(_take_options)(ctx, **kwargs)
+
+
+def _take_options(_ctx: click.Context, **_options: Any) -> None:
+    """What `app.user_options` adds to every command is for Celery's signal."""
 
 
 @click.group(cls=Group, epilog=OUR_EXAMPLES.replace("celery -A proj qbeat", "qbeat -A proj"))
 @click.option("-A", "--app", envvar="CELERY_APP", metavar="APP", help="The Celery app, as for `celery -A`.")
 @click.option("--database-url", envvar="QBEAT_DATABASE_URL", metavar="URL", help="SQLAlchemy URL of the tables.")
-@click.option("-C", "--no-color", is_flag=True, envvar="NO_COLOR", help="Plain text.")
+@click.option("-C", "--no-color", is_flag=True, help="Plain text; the variable NO_COLOR does the same.")
 @click.version_option(package_name="celery_qbeat")
 @click.pass_context
 def main(ctx: click.Context, app: str | None, database_url: str | None, no_color: bool) -> None:

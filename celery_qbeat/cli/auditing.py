@@ -18,6 +18,7 @@ from celery_qbeat.cli.command import command, finish
 from celery_qbeat.cli.last_beat import read_last_beat
 from celery_qbeat.cli.project import Project
 from celery_qbeat.cli.undecided import show_undecided
+from celery_qbeat.plurals import quantity
 from celery_qbeat.schedules import Schedule
 from celery_qbeat.settings import Retention
 from celery_qbeat.stores import reports
@@ -170,9 +171,8 @@ def _show(outcome: Outcome) -> None:
         output.say("")
     counted = outcome.counted
     output.say(f"from {_second(window.from_us)} until {_second(window.until_us)}")
-    jobs = "1 job" if outcome.jobs == 1 else f"{outcome.jobs} jobs"
     found = ", ".join(f"{counted[kind]} {kind}" for kind in Kind)
-    output.say(f"{jobs}, {outcome.expected} slots expected: {found}")
+    output.say(f"{quantity(outcome.jobs, 'job')}, {quantity(outcome.expected, 'slot')} expected: {found}")
     if outcome.verdicts:
         output.say("verdicts: " + ", ".join(f"{count} {name}" for name, count in sorted(outcome.verdicts.items())))
     if outcome.unknown:

@@ -7,7 +7,6 @@ from functools import wraps
 from typing import Any, TypeVar
 
 import click
-from celery.bin.base import CeleryCommand
 
 from celery_qbeat.cli.project import Project
 from celery_qbeat.errors import QbeatError
@@ -16,11 +15,8 @@ from celery_qbeat.safe_text import hide_secrets_in_text, one_line
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class QbeatCommand(CeleryCommand):
+class QbeatCommand(click.Command):
     """A command that says in one sentence why it cannot do its work, and ends with 1."""
-
-    # Celery's own would list the arguments among the options with newer versions of click.
-    format_options = click.Command.format_options
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 import sqlalchemy as sa
@@ -16,7 +17,6 @@ from celery_qbeat.cli.command import command, finish
 from celery_qbeat.cli.last_beat import read_last_beat
 from celery_qbeat.cli.ledger import as_data
 from celery_qbeat.cli.project import Project
-from celery_qbeat.engine import Engine
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.identity import request_task_id
 from celery_qbeat.jobs import Verdict
@@ -26,6 +26,9 @@ from celery_qbeat.shutdown_signals import ShutdownSignals
 from celery_qbeat.stores import reports, rows, tables
 from celery_qbeat.stores.reports import Ran
 from celery_qbeat.wiring import build, heartbeat_file, holder_name
+
+if TYPE_CHECKING:
+    from celery_qbeat.engine import Engine
 
 ASK_AGAIN_S = 0.2
 NOT_SENT = frozenset({Verdict.CLAIMED, Verdict.IN_DOUBT, Verdict.REFUSED, Verdict.SKIPPED, Verdict.MISSED})

@@ -40,12 +40,20 @@ def runs_command(
     now = project.clock.now_us()
     since_us = None if since is None else times.read_past(since, "UTC", now, "--since")
     found = project.read(lambda connection: reports.runs(connection, job_id, verdict, since_us, limit))
+    if not found and job_id is not None and not _has_runs(project, job_id):
+        # Raises for an id that nobody knows.
+        project.found(job_id)
     if as_json:
         output.dump([as_data(run) for run in found])
     elif not found:
         output.say("no runs")
     else:
         show_runs(found, now, with_job=job_id is None)
+
+
+def _has_runs(project: Project, job_id: str) -> bool:
+    """Whether the ledger knows the job at all: rows are deleted, their runs stay."""
+    return bool(project.read(lambda connection: reports.runs(connection, job_id, limit=1)))
 
 
 def show_runs(runs: Sequence[Ran], now: int, *, with_job: bool) -> None:

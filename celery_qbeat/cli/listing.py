@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import click
-from rich.text import Text
 
 from celery_qbeat.cli import output, times
 from celery_qbeat.cli.command import command
@@ -14,7 +14,6 @@ from celery_qbeat.cli.last_beat import read_last_beat
 from celery_qbeat.cli.project import Project
 from celery_qbeat.conditions import IDLE, NO_BEAT, Condition, Standing
 from celery_qbeat.jobs import CODE_PREFIX
-from celery_qbeat.safe_text import one_line
 from celery_qbeat.stores import rows
 from celery_qbeat.stores.rows import Found
 
@@ -77,19 +76,16 @@ def standings(
         yield found, judge.standing(found.row, found.memory, found.run)
 
 
-def status_of(standing: Standing) -> Text:
+def status_of(standing: Standing) -> output.Styled:
     """The condition, and what is to be said of it in a list."""
-    status = output.named(standing.condition)
-    run = standing.run
+    run, rest = standing.run, ""
     if standing.condition is Condition.BLOCKED and run is not None:
-        status.append(f" by run {run.task_id} since {times.clock(run.since_us, 'UTC')}", style="not bold")
-        if standing.late:
-            status.append(", late")
+        rest = f" by run {run.task_id} since {times.clock(run.since_us, 'UTC')}" + (", late" if standing.late else "")
     elif standing.condition is Condition.RUNNING and run is not None:
-        status.append(f" since {times.clock(run.since_us, 'UTC')}", style="not bold")
+        rest = f" since {times.clock(run.since_us, 'UTC')}"
     elif standing.condition in PROBLEMS:
-        status.append(f": {one_line(standing.reason)}", style="not bold")
-    return status
+        rest = f": {standing.reason}"
+    return replace(output.named(standing.condition), rest=rest)
 
 
 def schedule_of(found: Found, project: Project) -> str:

@@ -10,9 +10,7 @@ from typing import Any, TypeVar
 
 import click
 import sqlalchemy as sa
-from celery.app.utils import find_app
 
-from celery_qbeat.beat_schedule import code_jobs
 from celery_qbeat.clock import SystemClock
 from celery_qbeat.conditions import Judge
 from celery_qbeat.errors import QbeatError, SchemaError, SettingsError, Unavailable
@@ -52,6 +50,9 @@ class Project:
         return _loading(self._load_app)
 
     def _load_app(self) -> Any:
+        # Here and below, what only some commands need is imported by them: imports are most of what a command costs.
+        from celery.app.utils import find_app
+
         app = find_app(self._app) if isinstance(self._app, str) else self._app
         # Sets Django up, too, where the project is one: the tables may be in its database.
         app.loader.import_default_modules()
@@ -78,7 +79,11 @@ class Project:
     @cached_property
     def code_jobs(self) -> dict[str, Job]:
         """The entries of `app.conf.beat_schedule`."""
-        return {} if self.app is None else {job.id: job for job in _loading(lambda: code_jobs(self.app))}
+        if self.app is None or not self.app.conf.beat_schedule:
+            return {}
+        from celery_qbeat.beat_schedule import code_jobs
+
+        return {job.id: job for job in _loading(lambda: code_jobs(self.app))}
 
     # ------------------------------------------------------------ the tables
 

@@ -17,7 +17,6 @@ from celery_qbeat.cli.listing import PROBLEMS, as_data, schedule_of, status_of
 from celery_qbeat.cli.project import Project
 from celery_qbeat.conditions import IDLE, Condition, Standing
 from celery_qbeat.jobs import Job, Verdict
-from celery_qbeat.safe_text import one_line
 from celery_qbeat.schedules import Firing
 from celery_qbeat.stores import reports
 from celery_qbeat.stores.reports import Ran
@@ -97,7 +96,7 @@ def _show(project: Project, found: Found, standing: Standing, runs: Sequence[Ran
     zone = str(found.row.get("timezone", "UTC"))
     status = status_of(standing)
     if standing.reason and standing.condition not in (*PROBLEMS, Condition.BLOCKED, Condition.RUNNING):
-        status.append(f": {one_line(standing.reason)}", style="not bold")
+        status = output.named(standing.condition, standing.reason)
     facts: list[tuple[str, output.Cell]] = [("id", found.id), ("status", status)]
     facts.append(("schedule", schedule_of(found, project)))
     facts.extend(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_qbeat.cli import output, times
 from celery_qbeat.cli.command import command, finish
@@ -12,13 +12,15 @@ from celery_qbeat.cli.listing import standings
 from celery_qbeat.cli.lock import Lock, read_lock
 from celery_qbeat.cli.project import Project
 from celery_qbeat.conditions import Condition
-from celery_qbeat.dispatchers import BrokerCheck, check_broker
 from celery_qbeat.identity import database_id
 from celery_qbeat.stores import reports
 from celery_qbeat.stores.reports import Open
 
 MANY_UNREAD = 1_000
 """From this many messages in the queue of ends on, `status` names them."""
+
+if TYPE_CHECKING:
+    from celery_qbeat.dispatchers import BrokerCheck
 
 
 @command("status")
@@ -51,6 +53,8 @@ def ask_broker(project: Project) -> BrokerCheck | None:
     """What the broker of the app says; None without an app. Waits for about three seconds at most."""
     if project.app is None:
         return None
+    from celery_qbeat.dispatchers import check_broker
+
     return check_broker(project.app, namespace=project.settings.namespace, instance=project.instance())
 
 

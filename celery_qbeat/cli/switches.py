@@ -13,6 +13,7 @@ from celery_qbeat.cli.command import command
 from celery_qbeat.cli.project import Project
 from celery_qbeat.errors import QbeatError
 from celery_qbeat.jobs import CODE_PREFIX
+from celery_qbeat.plurals import quantity
 from celery_qbeat.safe_text import one_line
 from celery_qbeat.stores import rows
 
@@ -65,7 +66,7 @@ def delete_command(project: Project, names: tuple[str, ...], yes: bool, as_json:
     if as_json:
         output.dump({"deleted": count, "ids": found})
     else:
-        output.say(f"deleted {_rows(count)}")
+        output.say(f"deleted {quantity(count, 'row')}")
 
 
 def _switch(project: Project, names: tuple[str, ...], yes: bool, as_json: bool, enabled: bool) -> None:
@@ -76,8 +77,8 @@ def _switch(project: Project, names: tuple[str, ...], yes: bool, as_json: bool, 
         output.dump({f"{word}d": count, "ids": found})
         return
     rest = len(found) - count
-    already = f"; {_rows(rest)} {'was' if rest == 1 else 'were'} {word}d already" if rest else ""
-    output.say(f"{word}d {_rows(count)}{already}")
+    already = f"; {quantity(rest, 'row')} {'was' if rest == 1 else 'were'} {word}d already" if rest else ""
+    output.say(f"{word}d {quantity(count, 'row')}{already}")
 
 
 def _chosen(project: Project, names: tuple[str, ...], yes: bool, word: str) -> list[str]:
@@ -112,9 +113,5 @@ def _confirm(ids: list[str], word: str) -> None:
     if len(ids) > SHOWN:
         click.echo(f"  and {len(ids) - SHOWN} more", err=True)
     if not sys.stdin.isatty():
-        raise click.UsageError(f"a pattern would {word} {_rows(len(ids))}: say --yes if that is meant")
-    click.confirm(f"{word} {_rows(len(ids))}?", abort=True, err=True)
-
-
-def _rows(count: int) -> str:
-    return f"{count} row" if count == 1 else f"{count} rows"
+        raise click.UsageError(f"a pattern would {word} {quantity(len(ids), 'row')}: say --yes if that is meant")
+    click.confirm(f"{word} {quantity(len(ids), 'row')}?", abort=True, err=True)

@@ -9,10 +9,10 @@ from celery_qbeat.cli import output, times
 from celery_qbeat.cli.listing import standings
 from celery_qbeat.cli.project import Project
 from celery_qbeat.conditions import IDLE, Condition, Standing
-from celery_qbeat.engine.desk import SERVING_GAP_US
 from celery_qbeat.errors import QbeatError
 from celery_qbeat.jobs import Job
-from celery_qbeat.planning import bounded
+from celery_qbeat.planning import SERVING_GAP_US, bounded
+from celery_qbeat.plurals import quantity
 from celery_qbeat.stores import reports
 
 COUNT_LIMIT = 100_000
@@ -52,7 +52,7 @@ def show_undecided(project: Project, as_json: bool) -> None:
         output.say("")
     slots = sum(one.count for one in found)
     output.say(f"last sign of life of a beat: {times.clock(seen_us, 'UTC')}, {times.relative(seen_us, now)}")
-    output.say(f"{slots} {'slot' if slots == 1 else 'slots'} due and undecided until now")
+    output.say(f"{quantity(slots, 'slot')} due and undecided until now")
     if found:
         output.say(MEANING)
 

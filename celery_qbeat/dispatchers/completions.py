@@ -20,6 +20,7 @@ from celery_qbeat.dispatchers.redis_inbox import inbox_of
 from celery_qbeat.dispatchers.results import Results
 from celery_qbeat.dispatchers.wires import text
 from celery_qbeat.jobs import Job, Verdict
+from celery_qbeat.plurals import quantity
 from celery_qbeat.ports import End, Flight
 from celery_qbeat.safe_logging import get_logger
 
@@ -242,8 +243,8 @@ class CeleryCompletions:
         now = time.monotonic()
         if self._dropped and now >= self._tell_dropped_again:
             log.warning(
-                "completions: dropped %d message(s) in %s that did not come from a run of ours (%s)",
-                self._dropped.total(),
+                "completions: dropped %s in %s that did not come from a run of ours (%s)",
+                quantity(self._dropped.total(), "message"),
                 self._queue_name,
                 ", ".join(f"{count} {reason}" for reason, count in sorted(self._dropped.items())),
             )

@@ -10,6 +10,7 @@ from typing import Any
 from celery_qbeat.dispatchers.broker import TIMEOUT_S
 from celery_qbeat.dispatchers.letters import Letter
 from celery_qbeat.dispatchers.wires import Trust, Wire, text, unsent
+from celery_qbeat.plurals import quantity
 from celery_qbeat.ports import Fate, Receipt
 
 BLOCKED = "the broker has blocked publishers (an alarm for memory or disk)"
@@ -186,7 +187,11 @@ class ConfirmWire(Wire):
         self._receipts |= {name: Receipt(name, Fate.UNCONFIRMED, self.trouble) for name in waiting}
 
     def _silence(self) -> str:
-        return BLOCKED if self._blocked else f"{len(self._unconfirmed)} message(s) wait for a confirm of the broker"
+        return (
+            BLOCKED
+            if self._blocked
+            else f"{quantity(len(self._unconfirmed), 'message')} without a confirm of the broker"
+        )
 
     def _take_answers(self) -> None:
         """Read what the broker has said meanwhile, without waiting."""

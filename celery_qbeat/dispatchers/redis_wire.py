@@ -24,6 +24,7 @@ from redis.exceptions import (
 
 from celery_qbeat.dispatchers.letters import Letter
 from celery_qbeat.dispatchers.wires import Trust, Wire, text, unsent
+from celery_qbeat.plurals import quantity
 from celery_qbeat.ports import Fate, Receipt
 
 REFUSALS = (ResponseError, BusyLoadingError, AuthenticationError, AuthorizationError)
@@ -274,7 +275,7 @@ class RedisWire(Wire):
         return receipts | {name: Receipt(name, Fate.UNCONFIRMED, self.trouble) for name in waiting}
 
     def _silence(self) -> str:
-        return f"{len(self._answers)} message(s) wait for an answer of Redis"
+        return f"{quantity(len(self._answers), 'message')} without an answer of Redis"
 
     def _take_answers(self) -> None:
         """Read what Redis has answered meanwhile, without waiting."""

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import models
+from django.db.models.fields.related_descriptors import ReverseOneToOneDescriptor
+from django.db.models.query_utils import DeferredAttribute
+
+from celery_qbeat.errors import ScheduleError
+from celery_qbeat.schedules import KINDS, parse
+from celery_qbeat.schedules.zones import zone_named
 
 MOST_BYTES = 65_535
 """What a column `text` of MySQL holds."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _Converted(DeferredAttribute):
+    """An attribute that is converted when it is set, so that what was saved and what is read are the same."""
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance.__dict__[self.field.attname] = self.field.converted(value)
 
 
 class TextLine(models.CharField):
@@ -61,8 +77,113 @@ class Json(models.JSONField):
 
 
 class Instant(models.BigIntegerField):
-    """Microseconds since the epoch, UTC."""
+    """Microseconds since the epoch, UTC. An aware `datetime` may be given in their place, also in lookups."""
+
+    descriptor_class = _Converted
+
+    def converted(self, value: Any) -> Any:
+        """The microseconds of a datetime; anything else as it is. Raises ValueError for one without a time zone."""
+        if not isinstance(value, datetime):
+            return value
+        if value.tzinfo is None:
+            raise ValueError(f"{self.name}: {value!r} has no time zone; write e.g. django.utils.timezone.now()")
+        return (value - _EPOCH) // timedelta(microseconds=1)
+
+    def get_prep_value(self, value: Any) -> Any:
+        return super().get_prep_value(self.converted(value))
 
 
 class Count(models.BigIntegerField):
     """A number of things."""
+
+
+class _SameInMigrations:
+    """A mixin of fields that add behaviour in Python only: in migrations each is the field `in_migrations`."""
+
+    in_migrations = f"{__name__}.TextLine"
+
+    def deconstruct(self) -> Any:
+        name, _, args, options = super().deconstruct()  # type: ignore[misc]
+        return name, self.in_migrations, args, options
+
+
+class TaskName(_SameInMigrations, Key):
+    """The name of a task. A task may be given in its place, also in lookups."""
+
+    in_migrations = f"{__name__}.Key"
+    descriptor_class = _Converted
+
+    def converted(self, value: Any) -> Any:
+        """The name of a task; anything else as it is. Raises TypeError for a function that is no task."""
+        if not callable(value):
+            return value
+        if not isinstance(getattr(value, "name", None), str):
+            raise TypeError(f"{self.name}: {value!r} is not a task; give a task of the Celery app, or its name")
+        return value.name
+
+    def get_prep_value(self, value: Any) -> Any:
+        return super().get_prep_value(self.converted(value))
+
+
+class KindName(_SameInMigrations, TextLine):
+    """A kind of schedule."""
+
+    @staticmethod
+    def _known(value: str) -> None:
+        if value not in KINDS:
+            raise ValidationError(f"{value!r} is no kind of schedule; write one of {', '.join(KINDS)}.")
+
+    default_validators = (_known,)
+
+
+class ScheduleText(_SameInMigrations, TextLine):
+    """The text of a schedule. Alone it must be one of some kind; `Job.clean` knows of which."""
+
+    @staticmethod
+    def _fits_a_kind(value: str) -> None:
+        if not any(_parses(kind, value) for kind in KINDS):
+            raise ValidationError(
+                f"{value!r} is no schedule of any kind; write e.g. "
+                + ", ".join(f"{KINDS[kind].example!r} ({kind})" for kind in KINDS)
+                + "."
+            )
+
+    default_validators = (_fits_a_kind,)
+
+
+class ZoneName(_SameInMigrations, TextLine):
+    """The IANA name of a time zone."""
+
+    @staticmethod
+    def _known(value: str) -> None:
+        try:
+            zone_named(value)
+        except ScheduleError as error:
+            raise ValidationError(str(error)) from None
+
+    default_validators = (_known,)
+
+
+class _NoneInPlaceOfAbsent(ReverseOneToOneDescriptor):
+    """The other end of a relation: None where there is no row, instead of an exception."""
+
+    def __get__(self, instance: Any, cls: Any = None) -> Any:
+        try:
+            return super().__get__(instance, cls)
+        except self.RelatedObjectDoesNotExist:
+            return None
+
+
+class OptionalOneToOne(_SameInMigrations, models.OneToOneField):
+    """A one-to-one relation whose other end is None as long as there is no row."""
+
+    in_migrations = "django.db.models.OneToOneField"
+    related_accessor_class = _NoneInPlaceOfAbsent
+
+
+def _parses(kind: str, text: str) -> bool:
+    try:
+        parse(kind, text)
+    except ScheduleError:
+        return False
+    return True

@@ -90,7 +90,7 @@ def cell(us: int | None, now: int, *, quiet: bool = False) -> SafeString | str:
         return "–" if us is None else str(us)
     title = f"{clock(us)} ({clock(us, UTC)} UTC)"
     if quiet:
-        words = '<time class="qb-quiet" datetime="{}" title="{}">{}</time>'
+        words = '<time class="qb-quiet qb-ltr" datetime="{}" title="{}">{}</time>'
         return format_html(words, found.isoformat(), title, ago(us, now))
-    words = '<time datetime="{}" title="{}">{}</time><br><span class="qb-quiet">{}</span>'
+    words = '<time class="qb-ltr" datetime="{}" title="{}">{}</time><br><span class="qb-quiet"><bdi>{}</bdi></span>'
     return format_html(words, found.isoformat(), title, short(us, now), ago(us, now))

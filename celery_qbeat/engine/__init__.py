@@ -19,7 +19,7 @@ from __future__ import annotations
 from celery_qbeat.engine import report
 from celery_qbeat.engine.builtin_tasks import BuiltinTasks
 from celery_qbeat.engine.clock_check import ClockCheck, ClocksDisagree
-from celery_qbeat.engine.desk import SERVING_GAP_US, Chore, Desk, Limits, Parts
+from celery_qbeat.engine.desk import Chore, Desk, Limits, Parts
 from celery_qbeat.engine.ending import Ending
 from celery_qbeat.engine.lander import Lander
 from celery_qbeat.engine.leadership import Leadership, LockLost
@@ -28,6 +28,7 @@ from celery_qbeat.engine.reader import Reader
 from celery_qbeat.engine.sender import Sender
 from celery_qbeat.engine.settler import Settler
 from celery_qbeat.errors import Doubt, Fenced, QbeatError, Unavailable
+from celery_qbeat.planning import SERVING_GAP_US
 from celery_qbeat.ports import Lease
 
 __all__ = ["Chore", "Desk", "Engine", "Limits", "Parts"]

@@ -7,6 +7,7 @@ from celery_qbeat.engine.desk import Blocked
 from celery_qbeat.engine.report import duration
 from celery_qbeat.flights import Airborne
 from celery_qbeat.jobs import Job
+from celery_qbeat.plurals import quantity
 
 
 def skips_of(blocked: Blocked, job: Job | None, now: int) -> int:
@@ -36,10 +37,10 @@ def causes(run: Airborne, answers: Answers, now: int) -> str:
     if run.task_id in seen.delivered:
         where = f"was taken out of queue {queue!r} and is not acknowledged, sent {duration(now - run.sent_us)} ago"
     elif run.task_id in seen.ready or (seen.waiting and not silent and not seen.searched):
-        where = f"waits in queue {queue!r} ({seen.waiting or 0} message(s) wait there) {since}"
+        where = f"waits in queue {queue!r} ({quantity(seen.waiting or 0, 'message')} there) {since}"
     else:
         where = f"is in flight {since}"
-    return f"{name} {where}" + (f"; {silent} worker(s) did not answer" if silent else _nobody(run, seen))
+    return f"{name} {where}" + (f"; {quantity(silent, 'worker')} did not answer" if silent else _nobody(run, seen))
 
 
 def _nobody(run: Airborne, seen: QueueSeen) -> str:

@@ -37,10 +37,6 @@ Effect = Callable[[int], object]
 Chore = Callable[[Store, int], Steps]
 """A built-in task that runs inside the beat, step by step: (store, now_us) -> its steps."""
 
-SERVING_GAP_US = 10_000_000
-"""After a pause of the writer, slots younger than this are not counted as 'passed while nobody was dispatching'."""
-
-
 ANSWERS_KEPT = 10_000
 """The number of answered requests that a beat remembers."""
 

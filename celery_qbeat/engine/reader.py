@@ -188,7 +188,7 @@ class Reader:
         job_ids = [state.job_id for state in states]
 
         def forget(epoch: int) -> None:
-            locked = self._parts.store.states(sorted(self._miss(due, now, epoch)))
+            locked = self._parts.store.states(sorted(self._miss(due, now, epoch, deleted=True)))
             if any((state.next_run_us or now + 1) <= now for state in locked.values()):
                 raise Unavailable(f"somebody holds a lock on the state of {', '.join(map(repr, locked))}")
             self._parts.store.forget(epoch, job_ids, now)
@@ -196,19 +196,23 @@ class Reader:
         self._desk.owed.append(forget)
         self._desk.pay()
 
-    def _miss(self, overdue: Iterable[tuple[str, int | None, int | None]], now: int, epoch: int) -> frozenset[str]:
-        """Give due slots of definitions that are no more their verdict; those are (job id, slot, next slot).
+    def _miss(
+        self, overdue: Iterable[tuple[str, int | None, int | None]], now: int, epoch: int, *, deleted: bool = False
+    ) -> frozenset[str]:
+        """Record a verdict for due slots whose definition changed or was deleted; those are (job id, slot, next slot).
 
         The ids of those that got none: their state is not what it was, or locked by somebody.
         """
         moment = self._desk.moment(now)
         claims: list[Claim] = [
-            overtaken(job_id, slot, next_us, moment) for job_id, slot, next_us in overdue if slot is not None
+            overtaken(job_id, slot, next_us, moment, deleted=deleted)
+            for job_id, slot, next_us in overdue
+            if slot is not None
         ]
         if not claims:
             return frozenset()
         lost = self._parts.store.claim(epoch, self._desk.next_batch(), claims, now)
         for claim in claims:
             if claim.job_id not in lost:
-                report.decided(claim)
+                report.decided(claim, expected=deleted)
         return lost

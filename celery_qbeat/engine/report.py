@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from celery_qbeat.jobs import Job, Run, Verdict
 from celery_qbeat.planning import Claim
+from celery_qbeat.plurals import quantity
 from celery_qbeat.ports import Request
 from celery_qbeat.safe_logging import get_logger
 
@@ -103,11 +104,11 @@ def restored(epoch: int, known: int) -> None:
 
 
 def load_progress(rows: int, seconds: float) -> None:
-    log.info("take-over: %d row(s) read after %.0f s, going on", rows, seconds)
+    log.info("take-over: %s read after %.0f s, going on", quantity(rows, "row"), seconds)
 
 
 def settle_progress(runs: int, seconds: float) -> None:
-    log.info("take-over: %d run(s) in flight read after %.0f s, going on", runs, seconds)
+    log.info("take-over: %s in flight read after %.0f s, going on", quantity(runs, "run"), seconds)
 
 
 def broker_away(detail: str) -> None:
@@ -127,7 +128,7 @@ def broker_back() -> None:
 
 
 def broker_lost_memory(runs: int) -> None:
-    log.warning("broker: it may have lost its messages; checking %d run(s) in flight", runs)
+    log.warning("broker: it may have lost its messages; checking %s in flight", quantity(runs, "run"))
 
 
 def reloading() -> None:
@@ -139,7 +140,7 @@ def changed(rows: int, gone: int) -> None:
 
 
 def stepped_back(replanned: int) -> None:
-    log.warning("clock: stepped back; %d job(s) planned anew", replanned)
+    log.warning("clock: stepped back; %s planned again", quantity(replanned, "job"))
 
 
 def problem(reported: dict[str, str], job_id: str, text: str) -> None:
@@ -163,22 +164,23 @@ def sent(job: Job, run: Run) -> None:
     if not log.isEnabledFor(logging.INFO):
         return
     log.info(
-        "sent: job=%r fn=%r slot=%s late=%dms task_id=%s%s",
+        "sent: job=%r fn=%r slot=%s late=%dms task_id=%s%s%s",
         job.id,
         job.fn,
         instant(run.slot_us),
         run.late_us // 1000,
         run.task_id,
         f" collapsed={run.collapsed}" if run.collapsed else "",
+        f" ({run.detail})" if run.detail else "",
     )
 
 
-def decided(claim: Claim) -> None:
-    """Slots that got their verdict without being sent."""
+def decided(claim: Claim, *, expected: bool = False) -> None:
+    """Slots that got their verdict without being sent. `expected`: whoever deleted the job wanted that."""
     for run in claim.runs:
         if run.verdict is not Verdict.CLAIMED:
             older = f" (and {run.collapsed} older)" if run.collapsed else ""
-            level = _LOUD.get(run.verdict, logging.INFO)
+            level = logging.INFO if expected else _LOUD.get(run.verdict, logging.INFO)
             log.log(level, "%s: job=%r slot=%s%s: %s", run.verdict, run.job_id, instant(run.slot_us), older, run.detail)
 
 
@@ -213,7 +215,7 @@ def nothing_to_release(request: Request) -> None:
 
 
 def blocked(job_id: str, skips: int, cause: str) -> None:
-    log.warning("job %r: %d slots in a row not run: %s", job_id, skips, cause)
+    log.warning("job %r: %s in a row not run: %s", job_id, quantity(skips, "slot"), cause)
 
 
 def in_doubt(job_id: str, slot_us: int, task_id: str, resend: bool) -> None:
@@ -245,8 +247,8 @@ def chore_failed(job_id: str, error: BaseException) -> None:
 
 def left_open(count: int, error: BaseException) -> None:
     log.warning(
-        "beat: ends with %d write(s) undone; what it claimed and did not mark is settled by the next beat: %s",
-        count,
+        "beat: ends with %s undone; what it claimed and did not mark is settled by the next beat: %s",
+        quantity(count, "write"),
         error,
     )
 
@@ -256,4 +258,4 @@ def bug(error: BaseException) -> None:
 
 
 def bug_again(error: BaseException, count: int, seconds: float) -> None:
-    log.error("beat: the same unexpected error %d time(s) more in %.0f s: %r", count, seconds, error)
+    log.error("beat: the same unexpected error %s more in %.0f s: %r", quantity(count, "time"), seconds, error)

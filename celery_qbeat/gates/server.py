@@ -10,6 +10,7 @@ from redis import Redis
 from redis.exceptions import MovedError, RedisError, ResponseError
 
 from celery_qbeat.gates.redis_url import connect, elsewhere
+from celery_qbeat.plurals import quantity
 from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.safe_text import hide_secrets
 
@@ -91,7 +92,7 @@ class RedisServer:
             if host and port.isdigit():
                 self._node(asked, host, int(port))
         if first:
-            log.info("gate: Redis at %s is a cluster of %d node(s)", self.where, len(nodes))
+            log.info("gate: Redis at %s is a cluster of %s", self.where, quantity(len(nodes), "node"))
 
 
 def _moved_to(error: ResponseError) -> Address | None:

@@ -17,9 +17,10 @@ from celery_qbeat.schedules.zones import DAY, MAX_US, MIN_US, SECOND, Zone, zone
 EXAMPLE = "2026-12-01T09:00"
 
 _MOMENT = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]((?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9])?)"
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]((?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](\.[0-9]+)?)?)"
     r"(?:(Z)|([+-])([0-9]{2}):?([0-9]{2}))?"
 )
+_DIGITS = 6
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_YEAR = f"is outside the years 1 to 9999; write e.g. {EXAMPLE!r}"
 
@@ -113,11 +114,18 @@ def _wall(zone: Zone, wall_us: int) -> Wall:
 
 
 def parse(text: str, terms: Terms) -> Once:
-    """Year-month-day T hour:minute[:second], local to the row's zone or with Z or its own offset."""
+    """Year-month-day T hour:minute[:second[.fraction]], local to the row's zone or with Z or its own offset.
+
+    A fraction has at most six digits, as `datetime.isoformat()` writes it: slots are whole microseconds.
+    """
     match = _MOMENT.fullmatch(strip(text))
     if match is None:
         refuse("schedule", text, f"is no moment; write e.g. {EXAMPLE!r}, '{EXAMPLE}:30Z' or '{EXAMPLE}+01:00'")
-    day, time, utc, sign, hours, minutes = match.groups()
+    day, time, fraction, utc, sign, hours, minutes = match.groups()
+    if fraction and len(fraction.removeprefix(".")) > _DIGITS:
+        refuse(
+            "schedule", text, f"has a fraction finer than microseconds; write at most six digits: '{EXAMPLE}:30.250000'"
+        )
     try:
         moment = (datetime.fromisoformat(f"{day}T{time}+00:00") - _EPOCH) // timedelta(microseconds=1)
     except ValueError:

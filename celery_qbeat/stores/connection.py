@@ -65,7 +65,7 @@ class Link:
                 url, poolclass=NullPool, isolation_level="AUTOCOMMIT", **rules.engine_options(url)
             )
         except ImportError as error:
-            raise SettingsError(_no_driver(url, error)) from error
+            raise SettingsError(driver_options.missing_driver(url, error)) from error
         except (SQLAlchemyError, ValueError) as error:
             raise SettingsError(f"qbeat_database_url: {error}") from error
         self._rules = rules
@@ -332,9 +332,3 @@ def _discard(connection: sa.Connection) -> None:
         connection.invalidate()
     with suppress(SQLAlchemyError, OSError):
         connection.close()
-
-
-def _no_driver(url: sa.URL, error: ImportError) -> str:
-    extra = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}.get(url.get_backend_name())
-    advice = f"pip install celery_qbeat[{extra}]" if extra else "install its driver"
-    return f"qbeat_database_url: {url.drivername} needs a driver that is not installed ({error}): {advice}"

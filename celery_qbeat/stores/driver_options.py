@@ -14,6 +14,18 @@ from celery_qbeat.errors import SettingsError
 LIBPQ = frozenset({"psycopg", "psycopg2"})
 """The drivers that hand their options to libpq, which reads texts."""
 
+_EXTRAS = {"postgresql": ("postgresql", "psycopg"), "mysql": ("mysql", "pymysql"), "mariadb": ("mysql", "pymysql")}
+"""By the kind of database: our extra, and the driver that it brings."""
+
+_PACKAGES = {
+    "psycopg2": "psycopg2-binary",
+    "mysqldb": "mysqlclient",
+    "mysqlconnector": "mysql-connector-python",
+    "mariadbconnector": "mariadb",
+    "pymysql": "PyMySQL",
+}
+"""Drivers whose package has another name."""
+
 _YES_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _UNKNOWN = re.compile(r"""invalid connection option "(\w+)"|keyword argument '(\w+)'|'(\w+)' is an invalid keyword""")
 _BAD_VALUE = re.compile(
@@ -122,6 +134,20 @@ def _flat_ssl(url: sa.URL) -> dict[str, Any]:
                 "leave one of them out"
             )
     return {"ssl": None, **{name: url.query[name] for name in _FLAT_SSL if name in url.query}}
+
+
+def missing_driver(url: sa.URL, error: ImportError) -> str:
+    """What to install for this URL, or to write instead."""
+    backend, driver = url.get_backend_name(), url.get_driver_name()
+    extra, ours = _EXTRAS.get(backend, ("", ""))
+    package = _PACKAGES.get(driver, driver)
+    if driver == ours:
+        advice = f"pip install celery_qbeat[{extra}]"
+    elif extra:
+        advice = f"pip install {package}, or write {backend}+{ours}:// and pip install celery_qbeat[{extra}]"
+    else:
+        advice = f"pip install {package}"
+    return f"qbeat_database_url: {url.drivername} needs a driver that is not installed ({error}): {advice}"
 
 
 def wait_for_ever(url: sa.URL, options: dict[str, Any]) -> None:

@@ -209,8 +209,8 @@ def test_a_run_in_a_queue_or_in_a_busy_solo_worker_is_not_lost(
     scene.insert("solo", "hold", "queue")
     scene.play(lambda: scene.started("solo"), "the run starts")
     scene.insert("behind", "record", "queue", gate=False)
-    scene.play(lambda: said(caplog, "solo", "1 worker(s) did not answer"), "the silence is told")
-    scene.play(lambda: said(caplog, "behind", "1 worker(s) did not answer"), "the silence is told")
+    scene.play(lambda: said(caplog, "solo", "1 worker did not answer"), "the silence is told")
+    scene.play(lambda: said(caplog, "behind", "1 worker did not answer"), "the silence is told")
     until = time.monotonic() + 3 * scene.limits.silent_s
     scene.play(lambda: time.monotonic() > until, "time passes")
     assert [scene.verdicts(job_id) for job_id in ("solo", "behind", "unread")] == [["sent"]] * 3

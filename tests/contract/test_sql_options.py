@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -139,3 +140,34 @@ def test_other_drivers_of_postgresql_do_all_of_it(driver: str, postgres_home: st
         assert not store.drift()
         assert asked(store, "SHOW lock_timeout") == "0"
         assert asked(store, "SHOW enable_nestloop") == "on"
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "advice"),
+    [
+        ("postgresql://h/d", "psycopg", "pip install celery_qbeat[postgresql]"),
+        (
+            "postgresql+psycopg2://h/d",
+            "psycopg2",
+            "pip install psycopg2-binary, or write postgresql+psycopg:// and pip install celery_qbeat[postgresql]",
+        ),
+        (
+            "postgresql+pg8000://h/d",
+            "pg8000",
+            "pip install pg8000, or write postgresql+psycopg:// and pip install celery_qbeat[postgresql]",
+        ),
+        ("mysql+pymysql://h/d", "pymysql", "pip install celery_qbeat[mysql]"),
+        (
+            "mariadb+mysqldb://h/d",
+            "MySQLdb",
+            "pip install mysqlclient, or write mariadb+pymysql:// and pip install celery_qbeat[mysql]",
+        ),
+    ],
+)
+def test_the_advice_names_the_driver_of_the_url(
+    url: str, module: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SettingsError) as caught:
+        open_store(url)
+    assert str(caught.value).endswith(f": {advice}")

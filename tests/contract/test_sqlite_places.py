@@ -115,13 +115,16 @@ def test_a_url_that_opens_for_reading_only_is_named(place: Path) -> None:
     one_sentence(opened(f"sqlite:///file:{file}?mode=ro&uri=true"), file, "is read-only")
 
 
-def test_the_start_of_a_beat_ends_with_the_sentence(place: Path) -> None:
+def test_the_start_of_a_beat_ends_with_the_sentence(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = place / "jobs.sqlite3"
     file.mkdir()
     app = Celery("proj", broker="memory://", set_as_current=False)
     app.conf.update(qbeat_database_url=f"sqlite:///{file}")
-    with pytest.raises(SystemExit, match=f"^celery_qbeat: {file} is a folder, not a SQLite file: "):
+    with pytest.raises(SystemExit, match=r"^1$"):
         Scheduler(app)
+    record = caplog.records[-1]
+    assert record.levelname == "CRITICAL"
+    assert record.getMessage().startswith(f"celery_qbeat: {file} is a folder, not a SQLite file: ")
 
 
 def test_a_file_that_becomes_read_only_later_is_waited_for(place: Path) -> None:

@@ -83,6 +83,8 @@ def _migrated(_file: Path) -> Iterator[None]:
     from django.db import connections
 
     connections["default"].settings_dict["NAME"] = str(_file)
+    # A test may have opened the database in memory that stood here before.
+    connections["default"].close()
     call_command("migrate", verbosity=0)
     yield
     connections["default"].close()

@@ -306,6 +306,8 @@ def test_the_forecast_counts_hours_and_names_those_who_meet(site: Any) -> None:
     assert (3, 9) in shown.peak_cells
     assert "Europe/Berlin" in text(site, FORECAST + "?zone=Europe/Berlin")
     assert 'value="UTC"' in text(site, FORECAST + "?zone=Nowhere")
+    assert "There is no time zone “Nowhere”: this is UTC." in text(site, FORECAST + "?zone=Nowhere")
+    assert "There is no time zone" not in text(site, FORECAST + "?zone=Europe/Berlin")
 
 
 def test_the_status_page_names_writer_late_jobs_problems_batches_and_code(five: Any) -> None:
@@ -376,3 +378,14 @@ def test_times_are_those_of_djangos_zone_with_and_without_use_tz(site: Any, use_
         assert "2017-07-14 11:40" in text(site, RUNS)
         for address in (FORECAST, STATUS, change("a")):
             text(site, address)
+
+
+@pytest.mark.parametrize(("column", "values"), [(4, "next_run_us"), (5, "last_run_us"), (6, "late_after_us")])
+def test_jobs_without_a_time_are_last_in_both_directions(site: Any, column: int, values: str) -> None:
+    for name in ("early", "late", "unseen"):
+        make_job(name)
+    for name, us in (("early", 1), ("late", 2)):
+        make_state(name, **{values: us})
+    for sign, expected in (("", ["early", "late"]), ("-", ["late", "early"])):
+        jobs = site.get(f"{LIST}?o={sign}{column}&q=").context["cl"].queryset
+        assert [job.pk for job in jobs if job.pk != "_builtin.prune"] == [*expected, "unseen"]

@@ -7,6 +7,7 @@ import os
 import socket
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -70,13 +71,16 @@ def test_list_narrows_down(mixed: Cli, options: list[str], ids: list[str]) -> No
     assert [row["id"] for row in mixed.json("list", *options)] == ids
 
 
-def test_a_table_fits_into_80_columns_and_shows_ids_whole(mixed: Cli) -> None:
-    name = "a.very.long.name." * 8
-    mixed.insert(tables.jobs, {"id": name, "fn": "app.a", "schedule_kind": "every", "schedule": "1h"})
+def test_in_a_pipe_a_row_is_one_line_with_nothing_cut(mixed: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name, times = "a.very.long.name." * 8, ",".join(f"{hour:02}:00" for hour in range(24))
+    mixed.insert(tables.jobs, {"id": name, "fn": "app.a", "schedule_kind": "daily", "schedule": times})
+    mixed.insert(tables.workers, {"name": "s" * 60})
     lines = mixed.ok("list").splitlines()
-    assert max(map(len, lines)) <= 80
-    assert name in "".join(line.split(" ")[0] for line in lines)
-    assert "\x1b" not in "".join(lines)
+    assert len(lines) == 10
+    assert any(line.startswith(name) and times in line for line in lines)
+    assert all(mixed.json("list", "bad")[0]["reason"] in line for line in lines if line.startswith("bad"))
+    assert not any("\x1b" in line or line.endswith(" ") for line in lines)
 
 
 def test_a_row_cannot_write_on_the_terminal(cli: Cli) -> None:
@@ -264,7 +268,13 @@ def test_runs_are_the_ledger_newest_first(mixed: Cli) -> None:
     assert ids("--since", "90m") == [("ready", "succeeded")]
     assert ids("--limit", "1") == [("ready", "succeeded")]
     assert mixed.run("runs", "--verdict", "great").exit_code == 2
-    assert mixed.ok("runs", "nobody") == "no runs\n"
+    assert mixed.ok("runs", "bad") == "no runs\n"
+    assert mixed.ok("runs", "ready", "--since", "1s") == "no runs\n"
+    assert "there is no row 'reddy'" in mixed.refused("runs", "reddy")
+    assert "did you mean 'ready'" in mixed.refused("runs", "reddy", "--json")
+    assert "there is no row 'code:nobody'" in mixed.refused("runs", "code:nobody")
+    mixed.run("delete", "ready")
+    assert mixed.json("runs", "ready")
     assert "ValueError: no" in mixed.ok("runs")
 
 
@@ -281,6 +291,22 @@ def test_every_command_explains_itself_with_an_example(command: str) -> None:
     assert result.exit_code == 0
     assert f"celery -A proj qbeat {command}" in result.output
     assert "--json" in result.output
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_the_line_of_a_command_says_what_its_help_says(command: str) -> None:
+    """The list of commands has lines of its own, because it imports no command."""
+    _, line = COMMANDS[command]
+    made = qbeat.get_command(click.Context(qbeat), command)
+    assert made is not None
+    assert made.help is not None
+    assert made.help.split()[0] == line.split()[0]
+
+
+def test_the_list_of_commands_fits_into_80_columns_uncut() -> None:
+    lines = CliRunner().invoke(qbeat, ["--help"], terminal_width=80).output.splitlines()
+    for name, (_, line) in COMMANDS.items():
+        assert any(said.split() == [name, *line.split()] for said in lines), name
 
 
 def test_bad_settings_are_one_sentence(sqlite_url: str) -> None:

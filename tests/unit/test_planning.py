@@ -385,4 +385,4 @@ def test_an_overtaken_slot_is_missed_whatever_became_of_its_row(next_us: int | N
     claim = overtaken("j", NOON, next_us, Moment(NOON + 1_500_000, 0, INSTANCE))
     assert (claim.rev, claim.expected_us, claim.next_us) == (None, NOON, next_us)
     assert claim.runs[0].verdict is Verdict.MISSED
-    assert claim.runs[0].detail == f"1.5 s late: {OVERTAKEN_DETAIL}"
+    assert claim.runs[0].detail == f"1.5 s late: the row changed {OVERTAKEN_DETAIL}"

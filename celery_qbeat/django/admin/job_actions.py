@@ -13,6 +13,7 @@ from celery_qbeat.django.health import writer_alive
 from celery_qbeat.django.models import Job, Leader, Request, Run
 from celery_qbeat.django.permissions import narrowed, scopes_of
 from celery_qbeat.django.times import now_us
+from celery_qbeat.plurals import quantity
 from celery_qbeat.privileges import TRUSTED
 
 MOST_COPIES = 100
@@ -53,7 +54,7 @@ class JobActions:
             taken.add(job.pk)
         Job.objects.bulk_create(copies)
         self._log(request, [job.pk for job in copies], ADDITION, "Duplicated.")
-        done = "1 job duplicated; the copy is" if len(copies) == 1 else f"{len(copies)} jobs duplicated; the copies are"
+        done = f"{quantity(len(copies), 'job')} duplicated; the {'copy is' if len(copies) == 1 else 'copies are'}"
         self._told(request, f"{done} disabled.", left)
         if len(jobs) > MOST_COPIES:
             self._tell(request, f"At most {MOST_COPIES} jobs are duplicated at once.", messages.WARNING)
@@ -65,7 +66,7 @@ class JobActions:
         asked = [Request(job_id=name, asked_us=now, asked_by=who) for name in names]
         Request.objects.bulk_create(asked, batch_size=PART)
         self._log(request, names, CHANGE, "Asked for a run now.")
-        word = "1 run" if len(names) == 1 else f"{len(names):,} runs"
+        word = quantity(len(names), "run")
         alive, _ = writer_alive(Leader.objects.filter(pk=1).first(), now)
         if alive:
             self._tell(request, f"Asked for {word}. The beat sends within about a second.", messages.SUCCESS)
@@ -93,7 +94,7 @@ class JobActions:
             for part in _parts(names):
                 Job.objects.filter(pk__in=part).update(enabled=enabled)
         self._log(request, names, CHANGE, f"{word.capitalize()}.")
-        self._told(request, f"{len(names):,} {'job' if len(names) == 1 else 'jobs'} {word}.", left)
+        self._told(request, f"{quantity(len(names), 'job')} {word}.", left)
 
     def _told(self, request: Any, done: str, left: int) -> None:
         self._tell(request, done, messages.SUCCESS)
@@ -120,7 +121,7 @@ def ask_release(chosen: Sequence[tuple[str, str]], who: str) -> tuple[str, int]:
     ]
     Request.objects.bulk_create(asked, batch_size=PART)
     alive, _ = writer_alive(Leader.objects.filter(pk=1).first(), now)
-    what = f"{len(chosen):,} {'release' if len(chosen) == 1 else 'releases'}"
+    what = quantity(len(chosen), "release")
     if alive:
         return f"Asked for {what}. The beat ends the runs within about a second.", messages.SUCCESS
     return f"Asked for {what}, but no beat is running: it waits for one.", messages.WARNING

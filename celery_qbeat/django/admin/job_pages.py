@@ -89,7 +89,7 @@ class JobPages:
     def forecast_view(self, request: HttpRequest) -> HttpResponse:
         """The coming week."""
         jobs = self._visible_jobs(request)
-        zone = _zone_of(request)
+        zone, unknown = _zone_of(request)
         running = jobs.filter(enabled=True).exclude(worker__in=Worker.paused())
         good = running.filter(Q(state__isnull=True) | Q(state__problem=""))
         found = forecast(good, read_project().rules, zone, now_us())
@@ -97,6 +97,9 @@ class JobPages:
             "forecast": found,
             "picture": heatmap(found.days, found.counts, found.peak_cells),
             "zone": str(zone),
+            "unknown_zone": unknown,
+            "hours": [f"{hour:02}" for hour in range(24)],
+            "rows": list(zip(found.days, found.counts, strict=True)),
             "troubled": running.count() - found.jobs + found.unreadable,
             "title": "Forecast",
         }
@@ -149,13 +152,13 @@ class JobPages:
         return HttpResponseRedirect(reverse(f"{me.admin_site.name}:qbeat_job_change", args=[quote(name)]))
 
 
-def _zone_of(request: HttpRequest) -> Any:
-    """The zone in the address (`?zone=Europe/Berlin`), else the viewer's."""
-    name = request.GET.get("zone")
-    if name:
-        try:
-            zone_named(name)
-            return ZoneInfo(name)
-        except (ScheduleError, ValueError, KeyError):
-            return viewers_zone()
-    return viewers_zone()
+def _zone_of(request: HttpRequest) -> tuple[Any, str]:
+    """The zone in the address (`?zone=Europe/Berlin`), else the viewer's; and the name that is none."""
+    name = request.GET.get("zone", "")
+    if not name:
+        return viewers_zone(), ""
+    try:
+        zone_named(name)
+        return ZoneInfo(name), ""
+    except (ScheduleError, ValueError, KeyError):
+        return viewers_zone(), name

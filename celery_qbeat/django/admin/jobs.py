@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.contrib.admin.utils import flatten, quote
 from django.contrib.admin.views.main import ChangeList
+from django.db.models import F
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.text import Truncator
@@ -25,6 +26,16 @@ from celery_qbeat.django.panel import panel
 from celery_qbeat.django.project import read_project
 from celery_qbeat.django.times import cell, clock, now_us
 from celery_qbeat.django.verdicts import badge
+
+
+class NullsLast(F):
+    """A column to sort by, with what has no value at the end, in both directions and on every database."""
+
+    def asc(self, **_: Any) -> Any:
+        return super().asc(nulls_last=True)
+
+    def desc(self, **_: Any) -> Any:
+        return super().desc(nulls_last=True)
 
 
 @admin.register(Job)
@@ -137,22 +148,24 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
     def plan(self, job: Any) -> Any:
         zone = "" if job.schedule_kind in ("interval", "every") else job.timezone
         text = Truncator(job.schedule).chars(40)
-        return format_html('{} <b>{}</b><br><span class="qb-quiet">{}</span>', job.schedule_kind, text, zone)
+        return format_html(
+            '{} <b class="qb-ltr">{}</b><br><span class="qb-quiet">{}</span>', job.schedule_kind, text, zone
+        )
 
-    @admin.display(description="next run", ordering="state__next_run_us")
+    @admin.display(description="next run", ordering=NullsLast("state__next_run_us"))
     def next_run(self, job: Any) -> Any:
         state = getattr(job, "state", None)
         idle = job.health.standing.condition in IDLE
         return "–" if state is None or idle else cell(state.next_run_us, now_us())
 
-    @admin.display(description="last run", ordering="state__last_run_us")
+    @admin.display(description="last run", ordering=NullsLast("state__last_run_us"))
     def last_run(self, job: Any) -> Any:
         run = job.health.last_run
         if run is None:
             return "–"
         return format_html("{}<br>{}", badge(run.verdict), cell(run.at_us, now_us(), quiet=True))
 
-    @admin.display(description="condition", ordering="state__late_after_us")
+    @admin.display(description="condition", ordering=NullsLast("state__late_after_us"))
     def condition(self, job: Any) -> Any:
         standing = job.health.standing
         shown = condition_badge(standing)

@@ -14,6 +14,7 @@ from django.utils.html import format_html
 from celery_qbeat.django.forms import WorkerForm
 from celery_qbeat.django.models import Job, Worker
 from celery_qbeat.django.times import now_us
+from celery_qbeat.plurals import quantity
 
 
 @admin.register(Worker)
@@ -48,7 +49,7 @@ class WorkerAdmin(admin.ModelAdmin):
             .values_list("worker")
             .annotate(n=Count("pk"))
         ):
-            protected.append(f"{number:,} jobs of worker scope {name!r}")
+            protected.append(f"{quantity(number, 'job')} of worker scope {name!r}")
         return deleted, counts, needed, protected
 
     @admin.display(description="allowed queues")

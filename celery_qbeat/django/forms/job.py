@@ -66,6 +66,7 @@ class JobForm(forms.ModelForm):
         super().__init__(*args, **kwargs)
         self.project: Project = read_project()
         self.reading: Reading | None = None
+        self.instance.is_judged = True
         for name, text in HELP.items():
             if name in self.fields:
                 self.fields[name].help_text = text

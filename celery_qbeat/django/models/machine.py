@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from django.db import models
 
-from celery_qbeat.django.fields import Count, Flag, Instant, Key, Text, TextLine
+from celery_qbeat.django.fields import Count, Flag, Instant, Key, OptionalOneToOne, Text, TextLine
 from celery_qbeat.django.models.people import Job
 from celery_qbeat.django.times import clock
 
@@ -47,7 +47,7 @@ class Machine(models.Model):
 class State(Machine):
     """What the machine remembers of a job; also of jobs in code, which have no row."""
 
-    job = models.OneToOneField(
+    job = OptionalOneToOne(
         Job,
         on_delete=models.DO_NOTHING,
         primary_key=True,

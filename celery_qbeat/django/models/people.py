@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import models
 
-from celery_qbeat.django.fields import Flag, Instant, Json, Key, Text, TextLine
+from celery_qbeat.django.fields import (
+    Flag,
+    Instant,
+    Json,
+    Key,
+    KindName,
+    ScheduleText,
+    TaskName,
+    Text,
+    TextLine,
+    ZoneName,
+)
+from celery_qbeat.jobs import RowRules, read_row
+from celery_qbeat.jobs import Worker as Scope
 
 
 class Job(models.Model):
     """A row of `qbeat_jobs`. Only the first four have no default. Any way of writing it is seen by a running beat."""
 
     id = Key("id", max_length=191, primary_key=True)
-    fn = Key("task", max_length=255)
-    schedule_kind = TextLine("kind", max_length=16)
-    schedule = TextLine("schedule", max_length=255)
+    fn = TaskName("task", max_length=255)
+    schedule_kind = KindName("kind", max_length=16)
+    schedule = ScheduleText("schedule", max_length=255)
     worker = Key("worker scope", max_length=64, blank=True, default="", db_default="")
     args = Json("arguments", blank=True, default=list, db_default=[])
     kwargs = Json("keyword arguments", blank=True, default=dict, db_default={})
     enabled = Flag("enabled", default=True, db_default=True)
-    timezone = TextLine("time zone", max_length=64, default="UTC", db_default="UTC")
+    timezone = ZoneName("time zone", max_length=64, default="UTC", db_default="UTC")
     days_only = TextLine("only on", max_length=32, blank=True, default="", db_default="")
     days_skip = TextLine("not on", max_length=32, blank=True, default="", db_default="")
     dates_skip = Text("blackout dates", blank=True, default="", db_default="")
@@ -49,6 +64,20 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return str(self.id)
+
+    is_judged = False
+    """Whether a form has said already what `clean` would say."""
+
+    def clean(self) -> None:
+        """Refuse what no beat could run, whatever its settings. `save` does not ask; `full_clean` and forms do."""
+        if self.is_judged:
+            return
+        # Cron rows, tasks and worker scopes are matters of the settings and of other rows: the beat decides.
+        reading = read_row(row_of(self), RowRules(cron=True), {self.worker: Scope(self.worker)})
+        if reading.job is None:
+            found = re.match("[a-z_]+", reading.problem)
+            field = found.group() if found and found.group() in columns() else "__all__"
+            raise ValidationError({field: reading.problem})
 
 
 class Worker(models.Model):

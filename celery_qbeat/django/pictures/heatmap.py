@@ -8,8 +8,15 @@ from math import log1p
 from django.utils.safestring import SafeString
 
 from celery_qbeat.django.pictures.svg import Part, drawing, element, text
+from celery_qbeat.plurals import quantity
 
 LEFT, TOP, WIDE, HIGH, GAP = 84, 24, 38, 30, 2
+
+OPACITY = 0.85
+"""Of the busiest hour's shade."""
+
+STRONG = 0.79
+"""The share from which on a digit has the ink for strong shades: with it every digit has a contrast of 4.5."""
 
 
 def heatmap(
@@ -50,12 +57,12 @@ def _cell(x: float, y: float, count: int | None, share: float, name: str, peak: 
         return element("rect", class_="qb-heat-none", **size)
     frame = " qb-heat-peak" if peak else ""
     parts: list[Part] = [
-        element("title", f"{name}: {count:,} runs{', one of the busiest minutes' if peak else ''}"),
+        element("title", f"{name}: {quantity(count, 'run')}{', one of the busiest minutes' if peak else ''}"),
         element("rect", class_="qb-heat-none", **size),
-        element("rect", class_=f"qb-heat{frame}", fill_opacity=round(0.85 * share, 3), **size),
+        element("rect", class_=f"qb-heat{frame}", fill_opacity=round(OPACITY * share, 3), **size),
     ]
     if count:
-        strong = "qb-heat-strong" if share > 0.85 else "qb-heat-text"
+        strong = "qb-heat-strong" if share > STRONG else "qb-heat-text"
         parts.append(text(x + (WIDE - GAP) / 2, y + HIGH / 2 + 3, short(count), strong, "middle"))
     return element("g", *parts)
 

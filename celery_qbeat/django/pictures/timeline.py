@@ -10,6 +10,7 @@ from django.utils.safestring import SafeString
 from celery_qbeat.django.pictures.svg import Part, drawing, element, patterns, text
 from celery_qbeat.django.times import SECOND, ago, clock, length
 from celery_qbeat.django.verdicts import look
+from celery_qbeat.plurals import quantity
 
 LEFT, RIGHT, STEP, BAR, DATE = 80, 12, 22, 14, 120
 TOP, BASE, DEEP, BOTTOM = 30, 118, 150, 188
@@ -107,4 +108,4 @@ def _said(runs: Sequence[Bar], following: Sequence[int], now: int) -> str:
         counts[run.verdict] = counts.get(run.verdict, 0) + 1
     last = ", ".join(f"{number} {verdict}" for verdict, number in counts.items()) or "none"
     after = f"; the next one {ago(following[0], now)}" if following else "; no next one"
-    return f"The last {len(runs)} runs: {last}{after}"
+    return f"The last {quantity(len(runs), 'run')}: {last}{after}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import template
+from django.utils.html import format_html
 
 from celery_qbeat.django import times, verdicts
 from celery_qbeat.django.health import writer_alive
@@ -24,8 +25,8 @@ def beat_banner() -> dict[str, Any]:
 
 @register.filter
 def clock_us(us: Any) -> str:
-    """Microseconds as a clock shows them; a dash for none."""
-    return times.clock(us) if isinstance(us, int) else "–"
+    """Microseconds as a clock shows them, from left to right in every language; a dash for none."""
+    return format_html('<bdi class="qb-ltr">{}</bdi>', times.clock(us)) if isinstance(us, int) else "–"
 
 
 @register.filter

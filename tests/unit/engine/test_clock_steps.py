@@ -114,7 +114,7 @@ def test_a_step_back_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     step(rig, -30 * DAY)
     rig.run(5)
     steps = [record.getMessage() for record in caplog.records if record.getMessage().startswith("clock:")]
-    assert steps == ["clock: stepped back; 1 job(s) planned anew"]
+    assert steps == ["clock: stepped back; 1 job planned again"]
 
 
 def test_a_step_back_that_could_not_be_stored_is_planned_when_the_database_is_back() -> None:

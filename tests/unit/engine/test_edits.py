@@ -298,7 +298,7 @@ def test_a_slot_that_an_edit_overtook_is_missed_and_not_forgotten() -> None:
     rig.run(300)
     entries = [(entry.slot_us, entry.verdict) for entry in rig.store.ledger]
     assert entries == [(NOON, "sent"), (NOON + MINUTE, "missed"), (NOON + 15 * MINUTE, "sent")]
-    assert rig.store.ledger[1].detail == f"570.0 s late: {OVERTAKEN_DETAIL}"
+    assert rig.store.ledger[1].detail == f"570.0 s late: the row changed {OVERTAKEN_DETAIL}"
 
 
 @pytest.mark.parametrize("what", ["disable", "delete", "break"])

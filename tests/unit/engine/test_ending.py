@@ -47,7 +47,7 @@ def test_a_database_that_is_away_keeps_nobody_from_the_lock(caplog: pytest.LogCa
     rig.store.cut_off = True
     rig.engine.close()
     assert rig.gate.released
-    assert "beat: ends with 1 write(s) undone" in caplog.text
+    assert "beat: ends with 1 write undone" in caplog.text
 
 
 def test_a_database_that_has_made_the_end_wait_is_not_asked_again() -> None:

@@ -65,6 +65,27 @@ def test_a_dispatch_that_stands_for_older_slots_says_for_how_many(caplog: pytest
     assert texts(caplog, "sent:")[1].endswith(" collapsed=4")
 
 
+def test_the_first_period_of_a_new_row_is_not_late_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig("2026-06-01T12:07:00")
+    rig.insert("j", "every", "1h")
+    rig.tick()
+    (sent,) = texts(caplog, "sent:")
+    assert "slot=2026-06-01T12:00:00Z late=0ms" in sent
+    assert sent.endswith("(its period had begun when the row was first seen: late counts from then)")
+
+
+def test_a_due_job_that_is_deleted_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig("2026-06-01T12:00:59.500000")
+    rig.insert("j", "every", "1m")
+    rig.tick()
+    rig.clock.advance(0.6)
+    rig.store.delete("j")
+    rig.tick()
+    (missed,) = lines(caplog, "missed:")
+    assert missed.levelno == logging.INFO
+    assert missed.getMessage().endswith(": the job was deleted before this slot, and any later one, was decided")
+
+
 def test_slots_that_are_not_sent_say_why(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     rig.insert("a", "every", "1m", overlap="skip")
@@ -135,8 +156,8 @@ def test_an_error_at_every_tick_is_logged_once_and_counted(caplog: pytest.LogCap
     errors.log(RuntimeError("something else"))
     assert caplog.messages == [
         "beat: unexpected error, going on: RuntimeError('it is broken')",
-        "beat: the same unexpected error 60 time(s) more in 60 s: RuntimeError('it is broken')",
-        "beat: the same unexpected error 60 time(s) more in 60 s: RuntimeError('it is broken')",
+        "beat: the same unexpected error 60 times more in 60 s: RuntimeError('it is broken')",
+        "beat: the same unexpected error 60 times more in 60 s: RuntimeError('it is broken')",
         "beat: unexpected error, going on: RuntimeError('something else')",
     ]
     assert [bool(record.exc_info) for record in caplog.records] == [True, False, False, True]

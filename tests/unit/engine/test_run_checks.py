@@ -288,8 +288,8 @@ def test_a_row_of_skips_ends_with_the_run(caplog: pytest.LogCaptureFixture) -> N
 
 SAID = {
     "queue 'q' has no worker": Fleet(up={}),
-    "1 worker(s) did not answer": Fleet(up={}, listeners=1),
-    "waits in queue 'q' (7 message(s) wait there) since 2 min": Fleet(queue=QueueSeen(7)),
+    "1 worker did not answer": Fleet(up={}, listeners=1),
+    "waits in queue 'q' (7 messages there) since 2 min": Fleet(queue=QueueSeen(7)),
     "is in flight since 2 min; every worker says that it has not got it": Fleet(),
 }
 

@@ -73,14 +73,14 @@ def test_a_long_takeover_says_how_far_it_is(caplog: pytest.LogCaptureFixture) ->
     caplog.set_level(logging.INFO)
     slow_start(ttl_s=3.0, jobs=50).tick()
     assert [line for line in caplog.messages if line.startswith("take-over:")] == [
-        "take-over: 5 row(s) read after 5 s, going on",
-        "take-over: 10 row(s) read after 10 s, going on",
-        "take-over: 20 row(s) read after 20 s, going on",
-        "take-over: 40 row(s) read after 40 s, going on",
-        "take-over: 5 run(s) in flight read after 5 s, going on",
-        "take-over: 10 run(s) in flight read after 10 s, going on",
-        "take-over: 20 run(s) in flight read after 20 s, going on",
-        "take-over: 40 run(s) in flight read after 40 s, going on",
+        "take-over: 5 rows read after 5 s, going on",
+        "take-over: 10 rows read after 10 s, going on",
+        "take-over: 20 rows read after 20 s, going on",
+        "take-over: 40 rows read after 40 s, going on",
+        "take-over: 5 runs in flight read after 5 s, going on",
+        "take-over: 10 runs in flight read after 10 s, going on",
+        "take-over: 20 runs in flight read after 20 s, going on",
+        "take-over: 40 runs in flight read after 40 s, going on",
     ]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -53,6 +54,9 @@ def test_the_table_of_kinds_has_five_and_each_example_parses():
         ("cron", "0 0 * * */2", Cron(frozenset({0}), frozenset({0}), dow=frozenset({0, 2, 4, 6}), fixed=True)),
         ("once", "2026-12-01T09:00", Once.at_wall(us("2026-12-01T09:00Z"))),
         ("once", "2026-12-01 09:00:30", Once.at_wall(us("2026-12-01T09:00:30Z"))),
+        ("once", "2026-12-01T09:00:30.5", Once.at_wall(us("2026-12-01T09:00:30Z") + 500_000)),
+        ("once", "2026-12-01T09:00:30.123456+01:00", Once(us("2026-12-01T08:00:30Z") + 123_456)),
+        ("once", "2026-12-01T09:00:30.000001Z", Once(us("2026-12-01T09:00:30Z") + 1)),
         ("once", "2026-12-01T09:00Z", Once(us("2026-12-01T09:00Z"))),
         ("once", "2026-12-01T09:00+05:30", Once(us("2026-12-01T03:30Z"))),
         ("once", "2026-12-01T09:00-0330", Once(us("2026-12-01T12:30Z"))),
@@ -164,7 +168,9 @@ def test_an_interval_below_the_floor_is_clamped_up_to_it():
         ("once", "2026-12-01", "is no moment"),
         ("once", "2026-12-01T9:00", "is no moment"),
         ("once", "2026-12-01T24:00", "is no moment"),
-        ("once", "2026-12-01T09:00:00.5", "is no moment"),
+        ("once", "2026-12-01T09:00.5", "is no moment"),
+        ("once", "2026-12-01T09:00:00.", "is no moment"),
+        ("once", "2026-12-01T09:00:00.1234567", "finer than microseconds; write at most six digits"),
         ("once", "2026-02-30T09:00", "is no date and time of the calendar"),
         ("once", "2026-12-01T09:00+24:00", "has no offset of a zone"),
         ("once", "2026-12-01T09:00+01:60", "has no offset of a zone"),
@@ -304,3 +310,13 @@ def test_a_thousand_blackout_dates_are_read_each_time():
     yearly = parse("cron", "0 0 25 12 *", dates_skip=days)
     assert yearly.next_after(us("2026-01-01T00:00Z")) == us("3000-12-25T00:00Z")
     assert yearly == parse("cron", "0 0 25 12 *", dates_skip=days)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+def test_once_takes_what_isoformat_gives(zone: str) -> None:
+    moment = datetime(2026, 10, 25, 3, 30, 0, 123_456, tzinfo=ZoneInfo(zone))
+    for text in (moment.isoformat(), moment.replace(tzinfo=None).isoformat()):
+        once = parse("once", text, timezone=zone)
+        at = us("2026-10-25T03:30Z") + 123_456 - (HOUR if zone == "Europe/Berlin" else 0)
+        assert once.first(0) == at
+        assert once.next_after(at - 1) == at
