@@ -30,7 +30,7 @@ from celery_qbeat.stores.connection import Link
 
 log = logging.getLogger("celery_qbeat.store")
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MIGRATE = {"alembic": "celery -A proj qbeat migrate", "django": "manage.py migrate"}
 
 

@@ -17,6 +17,7 @@ from django.test import override_settings
 from celery_qbeat.django.database import missing_triggers
 from celery_qbeat.errors import SchemaError
 from celery_qbeat.stores import canary, tables
+from celery_qbeat.stores.schema import SCHEMA_VERSION
 from tests.django.databases import schema
 from tests.django.making_schemas import by_alembic, by_django
 
@@ -164,7 +165,7 @@ def test_tables_of_the_first_schema_are_brought_up_to_date(
     assert missing_triggers(connections[alias]) == set()
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT schema_version FROM qbeat_meta")
-        assert [tuple(row) for row in cursor.fetchall()] == [(2,)]
+        assert [tuple(row) for row in cursor.fetchall()] == [(SCHEMA_VERSION,)]
         cursor.execute("SELECT action, task_id FROM qbeat_requests")
         assert [tuple(row) for row in cursor.fetchall()] == [("run", "")]
     by_alembic(two_urls[1])
