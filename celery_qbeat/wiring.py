@@ -21,8 +21,11 @@ from celery_qbeat.gates import RedisGate, StandaloneGate
 from celery_qbeat.jobs import RowRules, Verdict
 from celery_qbeat.ports import Clock, Gate, Steps, Store
 from celery_qbeat.privileges import BUILTIN_PRUNE, NAMESPACES, Privileges
+from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.settings import DEFAULT_DATABASE_URL, Settings
 from celery_qbeat.stores import SqlStore, open_store, parsed_url, shown
+
+log = get_logger(__name__)
 
 DAY_US = 86_400_000_000
 
@@ -42,6 +45,9 @@ def build(
     poll = poll_s or settings.poll_interval
     clock = SystemClock()
     store = build_store(settings)
+    privileges = build_privileges(app, settings)
+    for warning in privileges.unmatched():
+        log.warning("beat: %s", warning)
     holder = holder_name()
     return Engine(
         Parts(
@@ -50,7 +56,7 @@ def build(
             dispatcher=CeleryDispatcher(app, namespace=settings.namespace, instance=lambda: store.instance),
             completions=CeleryCompletions(app, namespace=settings.namespace, instance=lambda: store.instance),
             clock=clock,
-            privileges=build_privileges(app, settings),
+            privileges=privileges,
             rules=row_rules(settings),
             limits=Limits(poll_s=poll),
             holder=holder,
@@ -100,6 +106,9 @@ def build_privileges(app: Any, settings: Settings) -> Privileges:
         namespaces=NAMESPACES + settings.privileged,
         denied=frozenset(settings.denied),
         queues=frozenset(settings.queues),
+        allow=settings.allow,
+        reserved=tuple((pattern, frozenset(scopes)) for pattern, scopes in settings.reserved.items()),
+        scope_required=settings.scope_required,
     )
 
 
