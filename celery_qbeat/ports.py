@@ -126,12 +126,18 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What is known of a run's end. `late_after_us`: when the job counts as late if nothing succeeds after this."""
+    """What is known of a run's end.
+
+    `late_after_us`: when the job counts as late if nothing succeeds after this. `started_us` and `took_us`: when the
+    worker started it by the worker's clock, and how long it took, in microseconds; None: the worker did not say.
+    """
 
     task_id: str
     verdict: Verdict
     detail: str = ""
     late_after_us: int | None = None
+    started_us: int | None = None
+    took_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ Names are compared exactly, code point for code point: no case folding, no trimm
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from celery_qbeat.jobs import Job, Worker
@@ -60,11 +61,13 @@ def reserved_queue(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Privileges:
-    """The gate's rules, read once at start.
+    """What rows may run, read once at start.
 
     `registered`: names in `app.tasks`; `functions`: the setting `qbeat_functions`, exact names of tasks that the
     beat cannot import, also the way to allow single names of a privileged namespace; `namespaces` end with a dot;
-    `denied` always wins; `queues`: where a row may send besides the default.
+    `denied` always wins; `queues`: where a row may send besides the default. `allow`: patterns of the names that
+    rows may run whose scope has no functions of its own; None: all names. `reserved`: patterns of names, and the
+    scopes whose rows alone may run them. A pattern is an exact name, or `prefix.*`.
     """
 
     registered: frozenset[str] = frozenset()
@@ -73,6 +76,9 @@ class Privileges:
     denied: frozenset[str] = frozenset()
     queues: frozenset[str] = frozenset()
     trusted: frozenset[tuple[str, str]] = TRUSTED
+    allow: tuple[str, ...] | None = None
+    reserved: tuple[tuple[str, frozenset[str]], ...] = ()
+    scope_required: bool = False
 
     def refusal(self, job: Job) -> str:
         """Why `job` may not run; empty when it may."""
@@ -90,9 +96,41 @@ class Privileges:
             return f"fn: {fn!r} is privileged: no row may run tasks of this namespace"
         if fn not in self.registered and fn not in self.functions:
             return f"fn: {fn!r} is not a registered task; register it in the app or list it in qbeat_functions"
-        if scope.functions and not any(_covers(pattern, fn) for pattern in scope.functions):
-            return f"fn: {fn!r} is outside the functions of worker {scope.name!r}"
+        return self._refused_scope(scope) or self._refused_in_scope(fn, scope)
+
+    def _refused_scope(self, scope: Worker) -> str:
+        if self.scope_required and not scope.name:
+            return "worker: a row must name a worker scope (qbeat_scope_required)"
         return ""
+
+    def _refused_in_scope(self, fn: str, scope: Worker) -> str:
+        for pattern, names in self.reserved:
+            if _covers(pattern, fn) and scope.name not in names:
+                return f"fn: {fn!r} is reserved for rows of worker {' or '.join(map(repr, sorted(names)))}"
+        if scope.functions:
+            if not _covers_any(scope.functions, fn):
+                return f"fn: {fn!r} is outside the functions of worker {scope.name!r}"
+        elif self.allow is not None and not _covers_any(self.allow, fn):
+            where = f" or in the functions of worker {scope.name!r}" if scope.name else ""
+            return f"fn: {fn!r} is not allowed; list it in qbeat_allow{where}"
+        return ""
+
+    def forbidden(self, job: Job) -> str:
+        """Why `job` may not run even if its task gets registered; empty when it may."""
+        if (job.id, job.fn) in self.trusted:
+            return ""
+        return replace(self, registered=self.registered | {job.fn}).refused_name(job.fn, job.scope)
+
+    def unmatched(self) -> list[str]:
+        """Patterns of the settings that no known name matches, each with its setting: most likely misspelled."""
+        known = self.registered | self.functions
+        patterns = [("qbeat_allow", pattern) for pattern in self.allow or ()]
+        patterns += [("qbeat_reserved", pattern) for pattern, _ in self.reserved]
+        return [
+            f"{setting}: {pattern!r} matches no registered task"
+            for setting, pattern in patterns
+            if not any(_covers(pattern, name) for name in known)
+        ]
 
     def refused_queue(self, queue: str | None, scope: Worker) -> str:
         """Why a job may not send to its own `queue`, or to that of its scope; empty when it may."""
@@ -108,10 +146,14 @@ class Privileges:
         where = f"the queues of worker {scope.name!r}" if scope.queues else "qbeat_queues or the worker's queues"
         return f"queue: {queue!r} is not allowed (allowed: {known}); list it in {where}"
 
-    def may_run(self) -> list[str]:
-        """The names that some row could run, sorted: what a form offers."""
-        names = self.registered | self.functions
-        return sorted(name for name in names if not self.refused_name(name, Worker()))
+    def may_run(self, scopes: Iterable[Worker] = (Worker(),)) -> list[str]:
+        """The names that a row of some of these scopes could run, sorted: what a form offers."""
+        names, among = self.registered | self.functions, tuple(scopes)
+        return sorted(name for name in names if any(not self.refused_name(name, scope) for scope in among))
+
+
+def _covers_any(patterns: Iterable[str], fn: str) -> bool:
+    return any(_covers(pattern, fn) for pattern in patterns)
 
 
 def _covers(pattern: str, fn: str) -> bool:

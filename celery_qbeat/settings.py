@@ -26,6 +26,18 @@ def _names(value: Any) -> Any:
 
 
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_names)]
+
+
+def _by_pattern(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise ValueError("must map patterns of task names to worker scopes; write it like {'billing.*': ['billing']}")
+    return {pattern: (scopes,) if isinstance(scopes, str) else _names(scopes) for pattern, scopes in value.items()}
+
+
+ScopesByPattern = Annotated[
+    dict[Annotated[str, Field(min_length=1)], Annotated[tuple[str, ...], Field(min_length=1)]],
+    BeforeValidator(_by_pattern),
+]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Days = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -83,6 +95,20 @@ class Settings(BaseModel):
         bool,
         Field(strict=True, description="whether `run-now` and rows of `qbeat_requests` may run entries in code, too"),
     ] = False
+    allow: Annotated[
+        Names | None,
+        Field(
+            description="patterns ('shop.tasks.*') of the tasks that rows may run whose scope has no functions; "
+            "None: every registered one"
+        ),
+    ] = None
+    reserved: Annotated[
+        ScopesByPattern,
+        Field(description="patterns of tasks that only rows of these scopes may run: {pattern: [scope]}"),
+    ] = {}
+    scope_required: Annotated[bool, Field(strict=True, description="whether a row must name a worker scope to run")] = (
+        False
+    )
     retention: Annotated[Retention, Field(description="days that the ledger keeps runs, by verdict")] = Retention()
     heartbeat_file: Annotated[
         str | None,
@@ -104,6 +130,8 @@ def read_settings(conf: Mapping[str, Any]) -> Settings:
     except ValidationError as error:
         raise SettingsError(_sentence(error)) from None
     _check_namespaces(settings.privileged)
+    _check_patterns("allow", settings.allow or ())
+    _check_patterns("reserved", settings.reserved)
     return settings
 
 
@@ -130,6 +158,14 @@ def _check_namespaces(names: tuple[str, ...]) -> None:
         if not name.endswith("."):
             raise SettingsError(
                 f"{PREFIX}privileged: {name!r} is not a namespace; write {name + '.'!r}, or put it into {PREFIX}denied"
+            )
+
+
+def _check_patterns(setting: str, patterns: Iterable[str]) -> None:
+    for pattern in patterns:
+        if "*" in pattern.removesuffix(".*") or pattern == ".*":
+            raise SettingsError(
+                f"{PREFIX}{setting}: {pattern!r} is not a pattern; write an exact name, or one like 'shop.tasks.*'"
             )
 
 

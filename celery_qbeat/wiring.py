@@ -23,11 +23,14 @@ from celery_qbeat.jobs import RowRules, Verdict
 from celery_qbeat.liveness import TICK_PREFIX, silence_limit_us
 from celery_qbeat.ports import Clock, Gate, Steps, Store
 from celery_qbeat.privileges import BUILTIN_PRUNE, NAMESPACES, Privileges
+from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.settings import DEFAULT_DATABASE_URL, Settings
 from celery_qbeat.stores import SqlStore, open_store, parsed_url, shown
 
 if TYPE_CHECKING:
     from celery_qbeat.engine import Chore, Engine
+
+log = get_logger(__name__)
 
 DAY_US = 86_400_000_000
 
@@ -59,6 +62,9 @@ def build(
     store = build_store(settings)
     holder = holder_name() if tick_every_s is None else TICK_PREFIX + holder_name()
     silence_us = silence_limit_us(tick_every_s or poll)
+    privileges = build_privileges(app, settings)
+    for warning in privileges.unmatched():
+        log.warning("beat: %s", warning)
     return Engine(
         Parts(
             store=store,
@@ -66,7 +72,7 @@ def build(
             dispatcher=CeleryDispatcher(app, namespace=settings.namespace, instance=lambda: store.instance),
             completions=CeleryCompletions(app, namespace=settings.namespace, instance=lambda: store.instance),
             clock=clock,
-            privileges=build_privileges(app, settings),
+            privileges=privileges,
             rules=row_rules(settings),
             limits=Limits(poll_s=poll, silence_us=silence_us),
             holder=holder,
@@ -125,6 +131,9 @@ def build_privileges(app: Any, settings: Settings) -> Privileges:
         namespaces=NAMESPACES + settings.privileged,
         denied=frozenset(settings.denied),
         queues=frozenset(settings.queues),
+        allow=settings.allow,
+        reserved=tuple((pattern, frozenset(scopes)) for pattern, scopes in settings.reserved.items()),
+        scope_required=settings.scope_required,
     )
 
 

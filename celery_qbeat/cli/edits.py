@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from celery_qbeat.cli import output, times, values
 from celery_qbeat.cli.command import command
 from celery_qbeat.cli.project import Project
-from celery_qbeat.conditions import Condition, Judge, privileged
+from celery_qbeat.conditions import Condition, Judge
 from celery_qbeat.errors import JobError, QbeatError
 from celery_qbeat.jobs import Job
 from celery_qbeat.planning import first_slot
-from celery_qbeat.privileges import TRUSTED, Privileges
+from celery_qbeat.privileges import Privileges
 from celery_qbeat.stores import rows, tables
 
 DEFAULTS: Mapping[str, Any] = {
@@ -106,7 +106,8 @@ def _examined(project: Project, row: Mapping[str, Any], old: Mapping[str, Any] |
             raise JobError(reading.problem)
         return reading.problem
     forbidden = _privileged(project, reading.job)
-    if forbidden and (old is None or (old["id"], old["fn"]) != (row["id"], row["fn"])):
+    decisive = ("id", "fn", "worker")
+    if forbidden and (old is None or any(old[name] != row[name] for name in decisive)):
         raise JobError(forbidden)
     return forbidden or reading.problem or _refusal(judge, reading.job)
 
@@ -118,8 +119,7 @@ def _refusal(judge: Judge, job: Job) -> str:
 
 
 def _privileged(project: Project, job: Job) -> str:
-    known = project.privileges or Privileges()
-    return "" if (job.id, job.fn) in TRUSTED else privileged(job.fn, known)
+    return (project.privileges or Privileges()).forbidden(job)
 
 
 def _fits(row: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from celery_qbeat.jobs import Verdict
 from celery_qbeat.stores import reports
 from celery_qbeat.stores.reports import Ran
 
-INSTANTS = ("slot", "claimed", "sent", "finished", "lease_until")
+INSTANTS = ("slot", "claimed", "sent", "started", "finished", "lease_until")
 
 
 @command("runs")
@@ -64,7 +64,6 @@ def show_runs(runs: Sequence[Ran], now: int, *, with_job: bool) -> None:
 
 def _line(run: Ran, now: int, with_job: bool) -> list[output.Cell]:
     slot = run["slot_us"]
-    took = run["finished_us"] - run["sent_us"] if run["finished_us"] and run["sent_us"] else None
     detail = run["detail"] or ("by hand" if run["by_hand"] else "")
     if run["collapsed"]:
         detail = f"+{run['collapsed']} older; {detail}" if detail else f"+{run['collapsed']} older"
@@ -72,11 +71,18 @@ def _line(run: Ran, now: int, with_job: bool) -> list[output.Cell]:
         times.clock(slot, "UTC"),
         times.relative(slot, now),
         times.lasting(run["late_us"]),
-        "" if took is None else times.lasting(took),
+        duration_of(run),
         output.verdict(run["verdict"]),
         detail,
     ]
     return [run["job_id"], *cells] if with_job else cells
+
+
+def duration_of(run: Ran) -> str:
+    """How long a run took by its worker's clock; `~`: from being sent until the beat knew of the end."""
+    if run["took_us"] is not None:
+        return times.lasting(run["took_us"])
+    return f"~{times.lasting(run['finished_us'] - run['sent_us'])}" if run["finished_us"] and run["sent_us"] else ""
 
 
 def as_data(run: Ran) -> dict[str, Any]:
@@ -84,5 +90,5 @@ def as_data(run: Ran) -> dict[str, Any]:
     data: dict[str, Any] = {"task_id": run["task_id"], "job_id": run["job_id"], "verdict": run["verdict"]}
     for name in INSTANTS:
         data |= times.stamp(name, run[f"{name}_us"])
-    names = ("late_us", "collapsed", "detail", "batch_id")
+    names = ("late_us", "took_us", "collapsed", "detail", "batch_id")
     return {**data, **{name: run[name] for name in names}, "by_hand": bool(run["by_hand"])}

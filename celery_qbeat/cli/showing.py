@@ -34,20 +34,28 @@ HIDDEN = ("id", "rev", "schedule_kind", "schedule", "enabled", "timezone")
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of the last runs that ended: how many, how many of them well, and how long they took from being sent."""
+    """Of the last runs that ended: how many, how many of them well, and how long those took.
+
+    `exact`: all durations are the workers' own; else some count from being sent until the beat knew of the end.
+    """
 
     ended: int
     succeeded: int
     median_us: int | None
     longest_us: int | None
+    exact: bool
 
 
 def statistics(runs: Sequence[Ran]) -> Statistics:
     """Count what ended."""
     ended = [run for run in runs if run["verdict"] in ENDED]
     well = [run for run in ended if run["verdict"] == Verdict.SUCCEEDED]
-    took = [run["finished_us"] - run["sent_us"] for run in well if run["sent_us"] and run["finished_us"]]
-    return Statistics(len(ended), len(well), round(median(took)) if took else None, max(took, default=None))
+    told = [run["took_us"] for run in well]
+    known = [
+        run["finished_us"] - run["sent_us"] if took is None else took for run, took in zip(well, told, strict=True)
+    ]
+    usual = round(median(known)) if known else None
+    return Statistics(len(ended), len(well), usual, max(known, default=None), exact=None not in told)
 
 
 @command("show")
@@ -142,7 +150,8 @@ def _sentence(counted: Statistics) -> str:
     took = ""
     if counted.median_us is not None and counted.longest_us is not None:
         usual, longest = times.lasting(counted.median_us), times.lasting(counted.longest_us)
-        took = f"; from sent to ended {usual} (median), {longest} (longest)"
+        measure = "they took" if counted.exact else "from sent to ended about"
+        took = f"; {measure} {usual} (median), {longest} (longest)"
     return f"of the last {counted.ended} that ended {share} % succeeded{took}"
 
 
@@ -154,6 +163,7 @@ def _data(counted: Statistics) -> dict[str, Any]:
         "success_rate": rate,
         "median_us": counted.median_us,
         "longest_us": counted.longest_us,
+        "durations_are_exact": counted.exact,
     }
 
 

@@ -35,6 +35,9 @@ UNREADABLE_S = 60.0
 DECLARE_S = 5.0
 """What workers report while the queue is gone is gone, too: somebody emptied the broker, or it evicted a key."""
 
+NO_REASON = "no reason was reported: import celery_qbeat.worker in the workers, or keep results in a result backend"
+"""What the ledger says of a failure that came by a callback alone."""
+
 
 class CeleryCompletions:
     """Reads the queue of ends of one database, only when asked, and what older versions left in theirs.
@@ -224,12 +227,9 @@ class CeleryCompletions:
         return end
 
     def _with_reasons(self, ends: list[End]) -> Sequence[End]:
-        failed = [end.task_id for end in ends if end.verdict is Verdict.FAILED]
-        known = self._results.ends(failed) if failed else {}
-        return [
-            _explained(end, known[end.task_id]) if end.verdict is Verdict.FAILED and end.task_id in known else end
-            for end in ends
-        ]
+        silent = [end.task_id for end in ends if end.verdict is Verdict.FAILED and not end.detail]
+        known = self._results.ends(silent) if silent else {}
+        return [_explained(end, known.get(end.task_id)) if end.task_id in silent else end for end in ends]
 
     def _tell_unmeasured(self, inbox: Inbox) -> None:
         if inbox.unmeasured and not self._told_unmeasured:
@@ -271,9 +271,9 @@ class CeleryCompletions:
             log.warning("completions: the broker is back")
 
 
-def _explained(end: End, known: End) -> End:
+def _explained(end: End, known: End | None) -> End:
     """A reported failure with the reason that the backend has; `known` may be of another delivery of the same run."""
-    if known.verdict in (Verdict.FAILED, Verdict.UNKNOWN_TASK):
+    if known is not None and known.verdict in (Verdict.FAILED, Verdict.UNKNOWN_TASK) and known.detail:
         # A worker that calls our callback knows the task: what is not registered is something that it asked for.
         return replace(end, detail=known.detail)
-    return end
+    return replace(end, detail=NO_REASON)

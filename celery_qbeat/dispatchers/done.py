@@ -11,9 +11,12 @@ from celery_qbeat.dispatchers.raw_message import NotOurs, json_of
 from celery_qbeat.identity import run_token
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import End
+from celery_qbeat.safe_text import one_line
 
 Outcome = Literal["success", "failure", "revoked", "terminated", "expired", "unknown task", "ignored", "rejected"]
 """Callbacks send the first two, `celery_qbeat.worker` the others."""
+
+Microseconds = Annotated[int, Field(ge=0, lt=2**58)]
 
 _ENDS: dict[Outcome, tuple[Verdict, str]] = {
     "success": (Verdict.SUCCEEDED, ""),
@@ -34,6 +37,9 @@ class _Done(BaseModel):
     run: Annotated[str, Field(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
     outcome: Outcome
     token: Annotated[str, Field(pattern=r"^[0-9a-f]{24}$")]
+    started_us: Microseconds | None = None
+    took_us: Microseconds | None = None
+    error: Annotated[str, Field(max_length=1000)] = ""
 
 
 def read_done(message: Any, instance: str) -> End:
@@ -44,7 +50,8 @@ def read_done(message: Any, instance: str) -> End:
         raise NotOurs("of another form") from None
     if not hmac.compare_digest(run_token(instance, done.run), done.token):
         raise NotOurs("with a wrong token")
-    return End(done.run, *_ENDS[done.outcome])
+    verdict, detail = _ENDS[done.outcome]
+    return End(done.run, verdict, one_line(done.error) or detail, started_us=done.started_us, took_us=done.took_us)
 
 
 def _kwargs(payload: Any) -> Any:

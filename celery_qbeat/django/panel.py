@@ -92,12 +92,25 @@ def verdicts_since(job_id: str, since_us: int) -> dict[str, int]:
 
 def _bars(job_id: str, now: int) -> list[Bar]:
     last = list(Run.objects.filter(job_id=job_id).order_by("-slot_us")[:RUNS_DRAWN])
-    return [Bar(run.slot_us, run.verdict, duration(run, now), run.late_us, run.detail[:200]) for run in reversed(last)]
+    return [
+        Bar(run.slot_us, run.verdict, duration(run, now), run.late_us, run.detail[:200], exact=is_exact(run))
+        for run in reversed(last)
+    ]
 
 
 def duration(run: Any, now: int | None = None) -> int | None:
-    """From sending to its end; so far, for a run in flight, when `now` is given; None for one that never ran."""
+    """How long a run took by its worker's clock, else from sending to its end (see `is_exact`).
+
+    For a run in flight so far, when `now` is given; None for one that never ran.
+    """
+    if is_exact(run):
+        return int(run.took_us)
     if run.sent_us is None:
         return None
     end = run.finished_us if run.finished_us is not None else now if run.verdict in IN_FLIGHT else None
     return None if end is None else max(0, end - run.sent_us)
+
+
+def is_exact(run: Any) -> bool:
+    """Whether the duration is the worker's own."""
+    return run.took_us is not None

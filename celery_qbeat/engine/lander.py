@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from celery_qbeat.engine import report
 from celery_qbeat.engine.checks import RunChecks
@@ -91,7 +92,7 @@ class Lander:
             return end
         late = late_after(entry.job, now)
         self._desk.agenda.succeeded(entry.id, now, late)
-        return End(end.task_id, end.verdict, end.detail, late)
+        return replace(end, late_after_us=late)
 
 
 def _flight(run: Airborne) -> Flight:

@@ -153,16 +153,22 @@ def _end_runs(connection: sa.Connection, ended: Sequence[_Ended], now_us: int) -
     """One statement for all runs that ended alike: most succeed, and say nothing."""
     runs = tables.runs
     alike: dict[tuple[Verdict, str | None], list[int]] = {}
+    timed: list[dict[str, int | None]] = []
     for item in {item.end.task_id: item for item in ended}.values():
         # What was said when the run was claimed stays; what a corrected end said does not.
         said = item.end.detail or None if item.before in IN_FLIGHT else item.end.detail
         alike.setdefault((item.end.verdict, None if said is None else clean(said)), []).append(item.run.id)
+        if item.end.took_us is not None:
+            timed.append({"run": item.run.id, "started": item.end.started_us, "took": item.end.took_us})
     for (verdict, detail), ids in alike.items():
         values: dict[str, Any] = {"verdict": verdict.value, "finished_us": now_us, "lease_until_us": None}
         if detail is not None:
             values["detail"] = detail
         for part in chunks(ids):
             connection.execute(sa.update(runs).where(among(connection, runs.c.id, part)).values(values))
+    if timed:
+        times: dict[str, Any] = {"started_us": sa.bindparam("started"), "took_us": sa.bindparam("took")}
+        connection.execute(sa.update(runs).where(runs.c.id == sa.bindparam("run")).values(times), timed)
 
 
 def _ended(state: tuple[Any, ...], item: _Ended, now_us: int) -> tuple[Any, ...]:

@@ -218,6 +218,8 @@ runs = _table(
     _text_column("detail"),
     _flag("by_hand", False),
     _flag("resend", False),
+    _us("started_us"),
+    _us("took_us"),
     sa.UniqueConstraint("task_id", name="qbeat_runs_task"),
     # Slot first: new entries go to the end of the index.
     sa.UniqueConstraint("slot_us", "job_id", name="qbeat_runs_slot"),

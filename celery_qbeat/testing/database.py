@@ -57,6 +57,8 @@ class Entry:
     sent_us: int | None = None
     finished_us: int | None = None
     lease_until_us: int | None = None
+    started_us: int | None = None
+    took_us: int | None = None
 
 
 @dataclass(slots=True)

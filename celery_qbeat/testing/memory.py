@@ -318,6 +318,8 @@ class MemoryStore(Edits, Faults):
             before, kept = entry.verdict, entry.detail if entry.verdict in IN_FLIGHT else ""
             entry.verdict, entry.detail = end.verdict, end.detail or kept
             entry.finished_us, entry.lease_until_us = now_us, None
+            if end.took_us is not None:
+                entry.started_us, entry.took_us = end.started_us, end.took_us
             changed[end.task_id] = entry.job_id
             self._ended(entry, end, before, now_us)
         return changed

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from celery_qbeat.dispatchers.completions import NO_REASON
 from celery_qbeat.identity import database_id
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import End
@@ -111,7 +112,7 @@ def test_a_run_that_outlives_its_lease_goes_on_when_a_worker_says_that_it_has_it
     ("job_id", "with_results", "without"),
     [
         ("interval", ("succeeded", ""), ("succeeded", "")),
-        ("failing", ("failed", "ValueError: this task always fails"), ("failed", "")),
+        ("failing", ("failed", "ValueError: this task always fails"), ("failed", NO_REASON)),
         ("unknown", ("unknown task", "NotRegistered: proj.tasks.nowhere"), ("lost", "")),
         ("expired", ("expired", "expired"), ("lost", "")),
         ("unread", ("lost", ""), ("lost", "")),
@@ -147,7 +148,7 @@ def test_a_run_whose_worker_was_killed_is_lost_and_its_job_runs_on(stages: dict[
 
 def test_the_state_counts_failures_and_remembers_the_last_error(stages: dict[str, Stage]) -> None:
     query = "SELECT failures_in_a_row, last_error, last_succeeded_us FROM qbeat_status WHERE id = :id"
-    for play, error in {"failover": "ValueError: this task always fails", "restart": "failed"}.items():
+    for play, error in {"failover": "ValueError: this task always fails", "restart": NO_REASON}.items():
         ((failures, last_error, succeeded),) = stages[play].project.sql(query, id="failing")
         assert (failures >= 4, last_error, succeeded) == (True, error, None)
         ((failures, last_error, succeeded),) = stages[play].project.sql(query, id="interval")

@@ -53,6 +53,11 @@ def replaced_in_other_words(self):
         self.replace(record.si("in its place"))
     except Ignore:
         raise Ignore("not now")
+
+
+@app.task(time_limit=1)
+def too_long():
+    time.sleep(60)
 """
 
 INSTALL = """
@@ -72,12 +77,16 @@ CASES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "replaced": ("replaced", {}, "succeeded", ""),
     "replaced-in-other-words": ("replaced_in_other_words", {}, "succeeded", ""),
     "retried": ("retry", {"args": "[2]"}, "succeeded", ""),
-    "failed": ("fail", {}, "failed", ""),
+    "failed": ("fail", {}, "failed", "ValueError: this task always fails"),
+    "too-long": ("too_long", {}, "failed", "TimeLimitExceeded: TimeLimitExceeded(1,)"),
     "when": ("when", {}, "succeeded", ""),
 }
 
-STAGES = {"redis-prefork": frozenset(CASES), "rabbitmq-threads": CASES.keys() - {"expired", "terminated", "rejected"}}
-"""RabbitMQ itself drops what expired, and a thread cannot be terminated; one worker that reads no JSON is enough."""
+PREFORK_ONLY = {"expired", "terminated", "rejected", "too-long"}
+"""RabbitMQ itself drops what expired, a thread can be neither terminated nor limited, and one worker that reads no JSON
+is enough."""
+
+STAGES = {"redis-prefork": frozenset(CASES), "rabbitmq-threads": CASES.keys() - PREFORK_ONLY}
 
 
 ACCEPT = "QBEAT_TEST_ACCEPT"
@@ -121,7 +130,7 @@ class Stage:
         assert self.app.control.revoke(task_id, destination=[self.worker], reply=True, timeout=60, limit=1, **options)
 
     def finished(self) -> dict[str, Any]:
-        query = "SELECT job_id, task_id, verdict, detail, slot_us FROM qbeat_runs WHERE finished_us IS NOT NULL"
+        query = "SELECT * FROM qbeat_runs WHERE finished_us IS NOT NULL"
         rows = self.project.sql(query)
         return {row.job_id: row for row in rows if row.job_id in self.cases}
 
@@ -169,6 +178,18 @@ def test_the_end_of_a_run_is_in_the_ledger_without_its_lease_or_a_result_backend
         pytest.skip("not on this broker or pool")
     *_, verdict, detail = CASES[case]
     assert (stage.ended[case].verdict, stage.ended[case].detail) == (verdict, detail)
+
+
+@pytest.mark.parametrize("case", ["when", "failed", "retried", "ignored"])
+def test_a_run_has_its_workers_start_and_duration(stage: Stage, case: str) -> None:
+    run = stage.ended[case]
+    assert run.sent_us - 1_000_000 < run.started_us
+    assert 0 <= run.took_us < 60_000_000
+
+
+def test_a_run_that_no_worker_started_has_no_duration(stage: Stage) -> None:
+    assert stage.ended["unknown"].took_us is None
+    assert stage.ended["revoked"].started_us is None
 
 
 def test_a_task_is_told_its_nominal_slot(stage: Stage) -> None:
@@ -265,6 +286,39 @@ def test_there_are_no_other_outcomes(outcome: str) -> None:
         read_done(message(json.dumps([[], kwargs_of(outcome), {}])), INSTANCE)
 
 
+def test_the_error_of_a_failure_becomes_one_line_without_escapes() -> None:
+    kwargs = kwargs_of("failure", error="ValueError: \x1b[31mred\nforged", started_us=5, took_us=7)
+    end = read_done(message(json.dumps([[], kwargs, {}])), INSTANCE)
+    assert end == End(kwargs["run"], Verdict.FAILED, r"ValueError: \x1b[31mred\nforged", started_us=5, took_us=7)
+
+
+@pytest.mark.parametrize(
+    "more", [{"error": "x" * 1001}, {"error": 1}, {"took_us": -1}, {"took_us": 0.5}, {"started_us": 2**64}]
+)
+def test_a_report_beyond_all_bounds_is_refused(more: dict[str, Any]) -> None:
+    with pytest.raises(NotOurs):
+        read_done(message(json.dumps([[], kwargs_of("failure", **more), {}])), INSTANCE)
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("first\nsecond"), "ValueError: first"),
+        (KeyError(), "KeyError"),
+        (Mute(), "Mute"),
+        (ValueError("x" * 10_000), "ValueError: " + "x" * (worker.MAX_ERROR_CHARS - len("ValueError: "))),
+    ],
+    ids=["two lines", "no message", "no words", "long"],
+)
+def test_an_error_is_reported_as_its_type_and_first_line(error: Exception, line: str) -> None:
+    assert worker._error_line(error) == line
+
+
 def test_a_rejected_message_is_a_failure_that_says_so() -> None:
     kwargs = kwargs_of("rejected")
     end = read_done(message(json.dumps([[], kwargs, {}])), INSTANCE)
@@ -288,7 +342,7 @@ def test_a_slot_is_an_aware_instant_and_none_outside_a_run_of_a_beat() -> None:
 def test_a_task_that_rejects_its_message_for_good_has_failed(requeue: bool, told: list[str]) -> None:
     app = Broker()
     task = SimpleNamespace(request=Context({"id": "x", "errbacks": [LINK]}))
-    worker._ran(app, task, Reject("no", requeue=requeue), states.REJECTED)
+    worker._ran(app, "x", task, Reject("no", requeue=requeue), states.REJECTED)
     assert [options["kwargs"]["outcome"] for _, options in app.sent] == told
 
 

@@ -16,6 +16,7 @@ from celery.exceptions import NotRegistered
 from sqlalchemy import LargeBinary
 
 from celery_qbeat.dispatchers import CeleryCompletions
+from celery_qbeat.dispatchers.completions import NO_REASON
 from celery_qbeat.identity import run_token
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import End, Flight
@@ -276,8 +277,8 @@ def test_a_reported_failure_stays_one_whatever_its_reason(redis_url: str, tmp_pa
         desk.report(run, "failure")
     assert list(desk.completions.take(BUDGET_S)) == [
         End(ids[0], Verdict.FAILED, "NotRegistered: shop.asked.for.by.the.task"),
-        End(ids[1], Verdict.FAILED),
-        End(ids[2], Verdict.FAILED),
+        End(ids[1], Verdict.FAILED, NO_REASON),
+        End(ids[2], Verdict.FAILED, NO_REASON),
     ]
     desk.completions.close()
 

@@ -138,6 +138,14 @@ def test_releasing_twice_is_harmless(rig: Rig) -> None:
 # ---------------------------------------------------------------- ends
 
 
+def test_the_workers_start_and_duration_are_kept_with_the_run(rig: Rig) -> None:
+    told, silent = rig.claimed("a")[0], rig.claimed("b")[0]
+    ends = [End(told, Verdict.SUCCEEDED, started_us=T0 + 3, took_us=4), End(silent, Verdict.SUCCEEDED)]
+    rig.store.conclude(rig.epoch, ends, T0 + 9)
+    times = {entry["job_id"]: (entry["started_us"], entry["took_us"]) for entry in rig.runs()}
+    assert times == {"a": (T0 + 3, 4), "b": (None, None)}
+
+
 def test_a_success_is_written_to_the_run_and_to_the_job(rig: Rig) -> None:
     [task] = rig.claimed("a")
     assert list(rig.store.conclude(rig.epoch, [End(task, Verdict.SUCCEEDED, "", NEXT)], T0 + 9)) == [task]

@@ -164,14 +164,18 @@ def test_the_page_of_a_job_shows_its_runs_its_next_firings_and_its_rate(five: An
         make_run(
             "good", slot, "failed" if number == 3 else "succeeded", sent_us=slot, finished_us=slot + 90 * 1_000_000
         )
+    make_run(
+        "good", now - 9 * HOUR, "succeeded", sent_us=now, finished_us=now + HOUR, started_us=now, took_us=2_500_000
+    )
     make_run("good", now - 10 * HOUR, "skipped", detail="previous run still in flight")
     make_run("good", now, "sent", sent_us=now, lease_until_us=now + HOUR)
     page = text(five, change("good"))
-    assert "87.5 %" in page
-    assert "of 8 that ended" in page
-    assert page.count("qb-bar-ok") == 7
+    assert "88.9 %" in page
+    assert "of 9 that ended" in page
+    assert page.count("qb-bar-ok") == 8
     assert page.count('class="qb-next"') == 8
-    assert "took 1 min 30 s" in page
+    assert "took about 1 min 30 s" in page
+    assert "took 2.5 s" in page
     assert "previous run still in flight" in page
     assert f"{RUNS}?job_id=good" in page
     assert "ValueError: &lt;no&gt;" in text(five, change("failing"))

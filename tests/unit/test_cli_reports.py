@@ -127,6 +127,7 @@ def test_show_tells_all_that_is_known(mixed: Cli) -> None:
         "ended": 4,
         "succeeded": 3,
         "success_rate": 0.75,
+        "durations_are_exact": False,
         "median_us": SECOND,
         "longest_us": SECOND,
     }

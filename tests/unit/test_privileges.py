@@ -227,3 +227,71 @@ def test_a_refused_queue_says_which_are_allowed() -> None:
 def test_a_form_offers_only_what_some_row_could_run() -> None:
     rules = {"functions": frozenset({"else.where"}), "denied": frozenset({"app.b"})}
     assert gate(NAME, "celery.map", "db.drop", "app.b", **rules).may_run() == [NAME, "else.where"]
+
+
+# ---------------------------------------------------------------- less than every registered task
+
+BILLING = Worker("billing")
+
+
+@pytest.mark.parametrize(
+    ("scope", "fn", "runs"),
+    [
+        (Worker(), "app.tasks.report", True),
+        (Worker(), "app.mail.send", True),
+        (Worker(), "app.mail.send_all", False),
+        (Worker(), "other.thing", False),
+        (BILLING, "other.thing", False),
+        (SHOP, "exact.name", True),
+        (SHOP, "app.mail.send", False),
+    ],
+)
+def test_an_allow_list_holds_where_the_scope_has_no_functions(scope: Worker, fn: str, runs: bool) -> None:
+    names = ("app.tasks.report", "app.mail.send", "app.mail.send_all", "other.thing", "exact.name")
+    privileges = gate(*names, allow=("app.tasks.*", "app.mail.send"))
+    assert (privileges.refusal(job(fn, scope=scope)) == "") is runs
+
+
+def test_an_empty_allow_list_allows_nothing() -> None:
+    assert "qbeat_allow" in gate(allow=()).refusal(job())
+
+
+@pytest.mark.parametrize(("scope", "runs"), [(Worker(), False), (SHOP, False), (BILLING, True)])
+def test_a_reserved_task_runs_in_its_scopes_only(scope: Worker, runs: bool) -> None:
+    privileges = gate(NAME, reserved=(("app.tasks.*", frozenset({"billing"})),))
+    assert privileges.refusal(job(scope=scope)) == (
+        "" if runs else f"fn: {NAME!r} is reserved for rows of worker 'billing'"
+    )
+
+
+def test_a_row_without_a_scope_is_refused_where_one_is_required() -> None:
+    privileges = gate(scope_required=True)
+    assert privileges.refusal(job()).startswith("worker: ")
+    assert privileges.refusal(job(scope=BILLING)) == ""
+    assert privileges.refusal(job(BUILTIN_PRUNE, id=BUILTIN_PRUNE)) == ""
+
+
+def test_entries_in_code_are_not_narrowed() -> None:
+    privileges = gate(allow=(), scope_required=True, reserved=((NAME, frozenset({"x"})),))
+    assert privileges.refusal(job(id="code:j", rev=None)) == ""
+
+
+def test_what_is_forbidden_stays_so_whatever_gets_registered() -> None:
+    privileges = gate(allow=("app.*",))
+    assert privileges.forbidden(job("app.later")) == ""
+    assert "qbeat_allow" in privileges.forbidden(job("other.later"))
+    assert "privileged" in privileges.forbidden(job("celery.map"))
+
+
+def test_patterns_that_match_nothing_are_named() -> None:
+    privileges = gate(allow=("app.tasks.*", "ap.tasks.*"), reserved=(("billing.*", frozenset({"billing"})),))
+    assert privileges.unmatched() == [
+        "qbeat_allow: 'ap.tasks.*' matches no registered task",
+        "qbeat_reserved: 'billing.*' matches no registered task",
+    ]
+
+
+def test_a_form_offers_the_names_of_the_scopes_at_hand() -> None:
+    privileges = gate("app.tasks.a", "exact.name", "free", allow=("free",))
+    assert privileges.may_run() == ["free"]
+    assert privileges.may_run([Worker(), SHOP]) == ["app.tasks.a", "exact.name", "free"]

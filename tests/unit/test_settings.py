@@ -161,6 +161,22 @@ def test_a_namespace_of_tasks_ends_with_its_dot() -> None:
     )
 
 
+@pytest.mark.parametrize("pattern", ["*", "shop*", "*.send", ".*", "shop.*.send"])
+@pytest.mark.parametrize("setting", ["qbeat_allow", "qbeat_reserved"])
+def test_a_pattern_is_a_name_or_ends_with_dot_and_asterisk(setting: str, pattern: str) -> None:
+    value: Any = [pattern] if setting == "qbeat_allow" else {pattern: "billing"}
+    assert refusal(**{setting: value}).startswith(f"{setting}: {pattern!r} is not a pattern; ")
+
+
+def test_reserved_tasks_are_a_mapping_of_patterns_to_scopes() -> None:
+    assert read_settings({"qbeat_reserved": {"a.*": "one", "b": ["one", "two"]}}).reserved == {
+        "a.*": ("one",),
+        "b": ("one", "two"),
+    }
+    assert "write it like {'billing.*': ['billing']}" in refusal(qbeat_reserved=["a"])
+    assert refusal(qbeat_reserved={"a": []}).startswith("qbeat_reserved")
+
+
 def test_the_first_thing_that_is_wrong_is_said_alone() -> None:
     assert refusal(qbeat_cron="x", qbeat_poll_interval=-1).count("qbeat_") == 1
 

@@ -14,7 +14,7 @@ from celery_qbeat.django.admin.filters import DayFilter, HandFilter, VerdictFilt
 from celery_qbeat.django.admin.job_actions import ask_release
 from celery_qbeat.django.admin.paginator import Bounded
 from celery_qbeat.django.models import Job, Run
-from celery_qbeat.django.panel import duration
+from celery_qbeat.django.panel import duration, is_exact
 from celery_qbeat.django.permissions import RUN_NOW, scopes_of, within
 from celery_qbeat.django.times import cell, clock, length, now_us
 from celery_qbeat.django.verdicts import badge
@@ -44,6 +44,7 @@ class RunAdmin(admin.ModelAdmin):
             "late",
             "claimed",
             "sent",
+            "started",
             "finished",
             "took",
             "lease_until",
@@ -125,7 +126,7 @@ class RunAdmin(admin.ModelAdmin):
     @admin.display(description="took")
     def took(self, run: Any) -> str:
         found = duration(run)
-        return "–" if found is None else length(found)
+        return "–" if found is None else length(found) if is_exact(run) else f"~{length(found)}"
 
     @admin.display(description="remarks")
     def remarks(self, run: Any) -> str:
@@ -143,6 +144,10 @@ class RunAdmin(admin.ModelAdmin):
     @admin.display(description="sent")
     def sent(self, run: Any) -> str:
         return clock(run.sent_us)
+
+    @admin.display(description="started, by the worker's clock")
+    def started(self, run: Any) -> str:
+        return clock(run.started_us)
 
     @admin.display(description="finished")
     def finished(self, run: Any) -> str:

@@ -91,7 +91,10 @@ class JobForm(forms.ModelForm):
         """Fill the lists that depend on the project."""
         row = self.initial
         if "fn" in self.fields:
-            self.fields["fn"].widget.suggestions = self.project.privileges.may_run()
+            offered = [
+                self.project.scopes.get(name, Scope()) for name, _ in self._scope_choices(row.get("worker") or "")
+            ]
+            self.fields["fn"].widget.suggestions = self.project.privileges.may_run(offered)
         if "timezone" in self.fields:
             self.fields["timezone"].widget.suggestions = zones()
         scopes = self._scope_choices(row.get("worker") or "")
@@ -204,7 +207,8 @@ class JobForm(forms.ModelForm):
             return
         if (self.instance.pk or data.get("id"), data["fn"]) not in self.project.privileges.trusted:
             scope = self.project.scopes.get(data["worker"], Scope())
-            self._say(self.project.privileges.refused_name(data["fn"], scope), "fn")
+            refusal = self.project.privileges.refused_name(data["fn"], scope)
+            self._say(refusal, refusal.partition(":")[0])
 
     def _judged(self, data: dict[str, Any]) -> bool:
         """Whoever only wants to stop a job can, whatever became of its task."""

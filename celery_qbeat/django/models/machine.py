@@ -95,6 +95,8 @@ class Run(Machine):
     detail = Text("detail", db_default="")
     by_hand = Flag("by hand", db_default=False)
     resend = Flag("sent again when in doubt", db_default=False)
+    started_us = Instant("started", null=True)
+    took_us = models.BigIntegerField("took", null=True)
 
     class Meta(Machine.Meta):
         db_table = "qbeat_runs"

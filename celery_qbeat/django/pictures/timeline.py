@@ -19,13 +19,14 @@ TALL, LOW = BASE - TOP - 12, DEEP - BASE - 6
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A run as it is drawn. `duration_us` None: it did not run, or has not ended."""
+    """A run as it is drawn. `duration_us` None: it did not run, or has not ended; `exact`: the worker measured it."""
 
     slot_us: int
     verdict: str
     duration_us: int | None
     late_us: int
     words: str = ""
+    exact: bool = False
 
 
 def timeline(runs: Sequence[Bar], following: Sequence[int], now: int) -> SafeString:
@@ -66,7 +67,7 @@ def _run(x: float, run: Bar, longest: int, latest: int, now: int) -> SafeString:
     tall = 4 if run.duration_us is None else max(4, round(TALL * run.duration_us / max(longest, 1)))
     words = f"{run.verdict}: {clock(run.slot_us)} ({ago(run.slot_us, now)})"
     if run.duration_us is not None:
-        words += f", took {length(run.duration_us)}"
+        words += f", took {'' if run.exact else 'about '}{length(run.duration_us)}"
     if run.late_us >= SECOND:
         words += f", {length(run.late_us)} late"
     parts: list[Part] = [element("title", f"{words}. {run.words}".rstrip(". "))]
