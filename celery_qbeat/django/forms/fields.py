@@ -13,6 +13,7 @@ from django.utils.safestring import SafeString
 
 from celery_qbeat.django.forms.widgets import Boxes, JsonText, LocalTime
 from celery_qbeat.errors import ScheduleError
+from celery_qbeat.payload import BeyondLimits, read_json
 from celery_qbeat.schedules import parse_dates, parse_days
 
 WEEKDAYS = (
@@ -25,9 +26,6 @@ WEEKDAYS = (
     ("0", "Sun"),
 )
 
-
-DEEPEST = 30
-"""How deep JSON may be nested: MariaDB refuses more than 31 levels."""
 
 # A character that PostgreSQL or MariaDB cannot store: NUL, half of a pair. Escaped backslashes and pairs are skipped.
 _ESCAPE = re.compile(
@@ -106,21 +104,17 @@ class JsonField(forms.CharField):
         if not text.strip():
             return self.kind()
         try:
-            found = json.loads(text, parse_constant=_no_number)
+            found = read_json(text)
             for escape in _ESCAPE.finditer(text):
                 if escape[1]:
                     raise json.JSONDecodeError(f"Not every database can store {escape[1]}", text, escape.start())
         except json.JSONDecodeError as error:
             raise ValidationError(_pointed_at(text, error)) from None
-        except RecursionError:
-            raise ValidationError(f"This is nested too deeply; write it like {self.example}.") from None
-        except ValueError as error:
-            raise ValidationError(f"{error}; write it like {self.example}.") from None
+        except BeyondLimits as error:
+            raise ValidationError(f"This {error}.") from None
         if not isinstance(found, self.kind):
             name = "list" if self.kind is list else "object"
             raise ValidationError(f"This is JSON, but not a JSON {name}; write it like {self.example}.")
-        if _deeper(found, DEEPEST):
-            raise ValidationError(f"This is nested too deeply: at most {DEEPEST} levels.")
         return found
 
     def has_changed(self, initial: Any, data: Any) -> bool:
@@ -133,23 +127,6 @@ class JsonField(forms.CharField):
 
 def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
-
-
-def _deeper(value: Any, levels: int) -> bool:
-    """Whether lists and objects are nested deeper than so many levels."""
-    layer = [value]
-    for _ in range(levels):
-        layer = [
-            inner
-            for outer in layer
-            if isinstance(outer, list | dict)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-    return any(isinstance(inner, list | dict) for inner in layer)
-
-
-def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is not JSON")
 
 
 def _pointed_at(text: str, error: json.JSONDecodeError) -> SafeString:
