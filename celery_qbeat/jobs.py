@@ -343,9 +343,9 @@ def read_worker(row: Mapping[str, Any]) -> Worker:
     bad = [name for name, text in texts.items() if not isinstance(text, str)]
     if bad:
         return Worker(name=str(row["name"]), problem=f"its {bad[0]} is {_shown(texts[bad[0]])}, which is no text")
-    long = [name for name in ("queues", "functions") if len(texts[name]) > MAX_LIST]
-    if long:
-        return Worker(name=texts["name"], problem=f"its {long[0]} are longer than {MAX_LIST:,} characters")
+    for name, most in {"queue": MAX_CHARACTERS["queue"], "queues": MAX_LIST, "functions": MAX_LIST}.items():
+        if len(texts[name]) > most:
+            return Worker(name=texts["name"], problem=f"its column {name} is longer than {most:,} characters")
     return Worker(
         name=texts["name"],
         enabled=bool(row["enabled"]),

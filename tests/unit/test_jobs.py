@@ -420,7 +420,7 @@ def test_a_worker_s_lists_are_separated_by_commas_or_white_space() -> None:
 
 def test_a_worker_that_is_no_text_stops_its_own_jobs() -> None:
     long = read_worker({"name": "shop", "enabled": 1, "functions": "x" * 65_536})
-    assert "functions are longer than 65,535 characters" in long.problem
+    assert "column functions is longer than 65,535 characters" in long.problem
     broken = read_worker({"name": "shop", "enabled": 1, "queue": b"\xff"})
     assert problem(worker="shop", workers={"shop": broken}) == (
         "worker: 'shop' cannot be used: its queue is b'\\xff', which is no text"
