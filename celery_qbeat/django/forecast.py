@@ -14,11 +14,11 @@ from typing import Any
 
 from django.db.models import Count, F, Min, Q
 
-from celery_qbeat.django.preview import COLUMNS
+from celery_qbeat.django.preview import COLUMNS, job_of
 from celery_qbeat.django.times import HOUR, MINUTE, clock, microseconds, moment
 from celery_qbeat.errors import ScheduleError
 from celery_qbeat.jobs import RowRules
-from celery_qbeat.schedules import Interval, Schedule, parse
+from celery_qbeat.schedules import Interval, Schedule
 
 DAYS = 7
 MOST_GROUPS = 500
@@ -190,9 +190,8 @@ def _week(zone: tzinfo, now: int) -> _Week:
 def _groups(rows: Sequence[Mapping[str, Any]], rules: RowRules) -> tuple[list[_Group], int]:
     groups, unreadable = [], 0
     for row in rows:
-        texts = {name: row[name] for name in COLUMNS[2:6]}
         try:
-            schedule = parse(row["schedule_kind"], row["schedule"], **texts, min_interval_us=rules.min_interval_us)
+            schedule = job_of(row, rules).schedule
         except ScheduleError:
             unreadable += row["n"]
             continue

@@ -84,7 +84,7 @@ def preview(
     """
     zone = str(columns["timezone"])
     try:
-        job = _job(columns, rules)
+        job = job_of(columns, rules)
     except ScheduleError as error:
         return Preview(zone, str(error), error.field)
     remarks = [f"{paused} Until it is enabled, none of these will run."] if paused else []
@@ -101,7 +101,11 @@ def preview(
     return Preview(zone, firings=firings, remarks=tuple(remarks), difference=difference)
 
 
-def _job(columns: Mapping[str, Any], rules: RowRules) -> Job:
+def job_of(columns: Mapping[str, Any], rules: RowRules) -> Job:
+    """A job with these schedule columns and nothing else. Raises ScheduleError."""
+    for name in ("start_us", "end_us"):
+        if isinstance(columns[name], str):
+            raise ScheduleError(f"{name} {columns[name]!r} is no time; write microseconds since 1970", field=name)
     texts = {name: columns[name] for name in COLUMNS[2:6]}
     schedule = parse(columns["schedule_kind"], columns["schedule"], **texts, min_interval_us=rules.min_interval_us)
     return Job("", "", schedule, "", start_us=columns["start_us"], end_us=columns["end_us"])
@@ -139,7 +143,7 @@ def _shown(schedule: Schedule, us: int, now: int) -> Shown:
 
 def _difference(job: Job, before: Before, rules: RowRules, now: int) -> Difference | None:
     try:
-        old = _job(before.columns, rules)
+        old = job_of(before.columns, rules)
     except ScheduleError:
         return None
     new_slots, new_until = _until(slots_of(job, before.state, now, changed=True), now)

@@ -13,7 +13,8 @@ from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import path, register_converter, reverse
+from django.urls.converters import StringConverter
 from django.utils.decorators import method_decorator
 from django.views.decorators.clickjacking import xframe_options_sameorigin
 from django.views.decorators.http import require_POST
@@ -32,6 +33,15 @@ from celery_qbeat.errors import ScheduleError
 from celery_qbeat.schedules.zones import zone_named
 
 
+class _Empty(StringConverter):
+    """The empty text, in an address."""
+
+    regex = ""
+
+
+register_converter(_Empty, "qbeat_empty")
+
+
 class JobPages:
     """A mixin of JobAdmin."""
 
@@ -44,7 +54,22 @@ class JobPages:
             path("<path:object_id>/run-now/", site.admin_view(self.run_now_view), name="qbeat_run_now"),
             path("<path:object_id>/release/", site.admin_view(self.release_view), name="qbeat_release"),
         ]
-        return [*pages, *super().get_urls()]  # type: ignore[misc]
+        return [*pages, *self._pages_without_id(), *super().get_urls()]  # type: ignore[misc]
+
+    def _pages_without_id(self) -> list[Any]:
+        """Django's own pages once more, for a row whose id is an empty text: `path` matches no such thing."""
+        me: Any = self
+        views = {"change": me.change_view, "delete": me.delete_view, "history": me.history_view}
+        views |= {"run-now": self.run_now_view, "release": self.release_view}
+        names = {"run-now": "qbeat_run_now", "release": "qbeat_release"}
+        return [
+            path(
+                f"<qbeat_empty:object_id>/{word}/",
+                me.admin_site.admin_view(view),
+                name=names.get(word, f"qbeat_job_{word}"),
+            )
+            for word, view in views.items()
+        ]
 
     # Preview.
 
@@ -67,7 +92,7 @@ class JobPages:
         job = None
         before = None
         if request.POST.get("qbeat_object_id"):
-            job = me.get_queryset(request).filter(pk=request.POST["qbeat_object_id"]).first()
+            job = me.get_object(request, request.POST["qbeat_object_id"])
         if job is not None:
             before = Before({name: getattr(job, name) for name in COLUMNS}, machine_state(job))
         form = me.get_form(request, job, change=job is not None)(request.POST, instance=job)
@@ -138,13 +163,12 @@ class JobPages:
     def _asked(self, request: HttpRequest, object_id: str, ask: Callable[[HttpRequest, Any], None]) -> HttpResponse:
         me: Any = self
         name = unquote(object_id)
-        jobs = me.get_queryset(request).filter(pk=name)
-        job = jobs.first()
+        job = me.get_object(request, name)
         if job is None:
             raise Http404(f"there is no job {name!r}")
         if not me.has_run_now_permission(request, job):
             raise PermissionDenied
-        ask(request, jobs)
+        ask(request, me.get_queryset(request).filter(pk=name))
         return HttpResponseRedirect(reverse(f"{me.admin_site.name}:qbeat_job_change", args=[quote(name)]))
 
 

@@ -11,7 +11,7 @@ from django.utils.html import format_html
 from django.utils.safestring import mark_safe
 from django.utils.text import Truncator
 
-from celery_qbeat.django.admin.access import ScopedAccess
+from celery_qbeat.django.admin.access import NoNul, ScopedAccess
 from celery_qbeat.django.admin.filters import HealthFilter, KindFilter, LastVerdictFilter, ScopeFilter
 from celery_qbeat.django.admin.job_actions import JobActions
 from celery_qbeat.django.admin.job_pages import JobPages
@@ -24,11 +24,13 @@ from celery_qbeat.django.project import read_project
 from celery_qbeat.django.times import cell, clock, now_us
 from celery_qbeat.django.verdicts import badge
 
+LONG = ("args", "kwargs", "dates_skip", "description")
+
 LATE = mark_safe('<span class="qb-badge qb-bad" title="no run succeeded for two periods">! late</span> ')
 
 
 @admin.register(Job)
-class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
+class JobAdmin(JobPages, NoNul, JobActions, ScopedAccess, admin.ModelAdmin):
     """A row is the interface: whatever is saved here, a running beat takes in within about a second."""
 
     form = JobForm
@@ -67,6 +69,12 @@ class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
 
     def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
         return super().changelist_view(request, {"title": "Jobs", **(extra_context or {})})
+
+    def get_queryset(self, request: Any) -> Any:
+        """The list shows none of the long columns, so it does not fetch them."""
+        jobs = super().get_queryset(request)
+        match = request.resolver_match
+        return jobs.defer(*LONG) if match is not None and match.url_name == "qbeat_job_changelist" else jobs
 
     def get_readonly_fields(self, _request: Any, obj: Any = None) -> tuple[str, ...]:
         return ("id",) if obj else ()

@@ -11,8 +11,10 @@ from django.core.exceptions import ValidationError
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from celery_qbeat.django.fields import UnreadJson
 from celery_qbeat.django.forms.widgets import Boxes, JsonText, LocalTime
 from celery_qbeat.errors import ScheduleError
+from celery_qbeat.limits import MAX_PAYLOAD
 from celery_qbeat.payload import BeyondLimits, read_json
 from celery_qbeat.schedules import parse_dates, parse_days
 
@@ -26,6 +28,9 @@ WEEKDAYS = (
     ("0", "Sun"),
 )
 
+
+SHOWN_UNREAD = 1_000
+"""Characters shown of JSON that is too long."""
 
 # A character that PostgreSQL or MariaDB cannot store: NUL, half of a pair. Escaped backslashes and pairs are skipped.
 _ESCAPE = re.compile(
@@ -97,7 +102,14 @@ class JsonField(forms.CharField):
         self.example = example
 
     def prepare_value(self, value: Any) -> Any:
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=None)
+        """The text to edit; of a value beyond the limits the beginning, enough to recognise it."""
+        if isinstance(value, UnreadJson):
+            return value if len(value) <= MAX_PAYLOAD else value[:SHOWN_UNREAD] + "..."
+        if isinstance(value, str):
+            return value
+        text = json.dumps(value, ensure_ascii=False)
+        # Half of a surrogate pair is JSON as an escape, and no page can have it in any other way.
+        return text if text.isascii() or _encodes(text) else json.dumps(value)
 
     def clean(self, value: Any) -> Any:
         text = super().clean(value)
@@ -123,6 +135,14 @@ class JsonField(forms.CharField):
             return _canonical(self.clean(data)) != _canonical(initial)
         except ValidationError:
             return True
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _canonical(value: Any) -> str:
