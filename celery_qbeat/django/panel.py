@@ -63,7 +63,7 @@ def panel(job: Any, project: Project, now: int) -> Panel:
         zone=str(viewers_zone()),
         rate=100 * counts.get(Verdict.SUCCEEDED, 0) / ended if ended else None,
         ended=ended,
-        flying=Run.objects.filter(job_id=job.pk, verdict__in=IN_FLIGHT).count(),
+        flying=in_flight(job.pk),
     )
 
 
@@ -91,6 +91,12 @@ def machine_state(job: Any) -> State | None:
         plan_key=state.plan_key,
         problem=state.problem,
     )
+
+
+def in_flight(job_id: str) -> int:
+    """How many runs of a job were sent and have not ended."""
+    found: int = Run.objects.filter(job_id=job_id, verdict__in=IN_FLIGHT).count()
+    return found
 
 
 def verdicts_since(job_id: str, since_us: int) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from itertools import islice
 from typing import Any
@@ -73,6 +73,8 @@ class Before:
 
     columns: Mapping[str, Any]
     state: State | None = None
+    blocked: bool = False
+    """Whether a run in flight keeps the next one waiting."""
 
 
 def preview(
@@ -93,6 +95,9 @@ def preview(
     changed = before is None or any(before.columns[name] != columns[name] for name in COLUMNS)
     slots = slots_of(job, before.state if before else None, now, changed=changed)
     firings = tuple(_shown(job.schedule, us, now) for us in islice(slots, SHOWN))
+    if before is not None and before.blocked and job.schedule.relative and firings and firings[0].us <= now:
+        # Every later time counts from an end that nobody knows.
+        firings = (replace(firings[0], away="when the run in flight has ended"),)
     if job.schedule.relative:
         remarks.append("Each time counts from the dispatch before it, so later ones move with it.")
     if not firings:

@@ -10,6 +10,8 @@ from zoneinfo import ZoneInfo
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q
+from django.db.models.functions import Length
+from django.db.models.lookups import LessThanOrEqual
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
@@ -22,7 +24,7 @@ from django.views.decorators.http import require_POST
 from celery_qbeat.dispatchers import check_broker
 from celery_qbeat.django.forecast import forecast
 from celery_qbeat.django.models import Job, Worker
-from celery_qbeat.django.panel import machine_state, paused_by
+from celery_qbeat.django.panel import in_flight, machine_state, paused_by
 from celery_qbeat.django.permissions import narrowed
 from celery_qbeat.django.pictures import heatmap
 from celery_qbeat.django.preview import COLUMNS, Before, Preview, preview
@@ -30,6 +32,7 @@ from celery_qbeat.django.project import celery_app, read_project
 from celery_qbeat.django.status import status
 from celery_qbeat.django.times import now_us, viewers_zone
 from celery_qbeat.errors import ScheduleError
+from celery_qbeat.limits import MAX_CHARACTERS
 from celery_qbeat.schedules.zones import zone_named
 
 
@@ -94,7 +97,8 @@ class JobPages:
         if request.POST.get("qbeat_object_id"):
             job = me.get_object(request, request.POST["qbeat_object_id"])
         if job is not None:
-            before = Before({name: getattr(job, name) for name in COLUMNS}, machine_state(job))
+            blocked = request.POST.get("overlap") != "allow" and in_flight(job.pk) > 0
+            before = Before({name: getattr(job, name) for name in COLUMNS}, machine_state(job), blocked)
         form = me.get_form(request, job, change=job is not None)(request.POST, instance=job)
         form.full_clean()
         columns = form.schedule_columns()
@@ -115,7 +119,9 @@ class JobPages:
         jobs = self._visible_jobs(request)
         zone = _zone_of(request)
         running = jobs.filter(enabled=True).exclude(worker__in=Worker.objects.filter(enabled=False).values("pk"))
-        good = running.filter(Q(state__isnull=True) | Q(state__problem=""))
+        # A longer text makes a bad row: it is not worth fetching.
+        short = (LessThanOrEqual(Length(name), MAX_CHARACTERS[name]) for name in COLUMNS[:6])
+        good = running.filter(Q(state__isnull=True) | Q(state__problem=""), *short)
         found = forecast(good, read_project().rules, zone, now_us())
         extra = {
             "forecast": found,
