@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from celery_qbeat.errors import JobError, ScheduleError
 from celery_qbeat.limits import MAX_CHARACTERS, MAX_LIST
-from celery_qbeat.payload import NO_ARGS, NO_KWARGS, check_payload, shortened
+from celery_qbeat.payload import NO_ARGS, NO_KWARGS, check_payload, shortened, shown
 from celery_qbeat.schedules import Schedule, parse
 
 CODE_PREFIX = "code:"
@@ -225,7 +225,7 @@ def read_row(row: Mapping[str, Any], rules: RowRules, workers: Mapping[str, Work
     `row` maps the columns to what the database holds; JSON columns as text.
     """
     row_id = row.get("id")
-    name = row_id if isinstance(row_id, str) else _shown(row_id)
+    name = row_id if isinstance(row_id, str) else shown(row_id)
     try:
         model = _Row.model_validate(row)
         return _reading(model, rules, workers)
@@ -298,13 +298,6 @@ def _check_id(job_id: str) -> None:
         )
 
 
-def _shown(value: object) -> str:
-    try:
-        return repr(value)
-    except ValueError:  # Python writes out no whole number of thousands of digits.
-        return f"a {type(value).__name__} too long to be shown"
-
-
 def _identity(row: _Row, rules: RowRules) -> tuple[str, str]:
     """What the schedule of a row is made of, as JSON, and its fingerprint."""
     floor = rules.min_interval_us if row.schedule_kind == "interval" else 0
@@ -334,7 +327,7 @@ def _first_error(error: ValidationError) -> str:
     message = first["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     given = first["input"]
-    return f"{field}: {shortened(given if isinstance(given, str) else _shown(given))}: {message}"
+    return f"{field}: {shortened(given if isinstance(given, str) else shown(given))}: {message}"
 
 
 def read_worker(row: Mapping[str, Any]) -> Worker:
@@ -342,7 +335,7 @@ def read_worker(row: Mapping[str, Any]) -> Worker:
     texts = {name: row.get(name) or "" for name in ("name", "queue", "queues", "functions")}
     bad = [name for name, text in texts.items() if not isinstance(text, str)]
     if bad:
-        return Worker(name=str(row["name"]), problem=f"its {bad[0]} is {_shown(texts[bad[0]])}, which is no text")
+        return Worker(name=str(row["name"]), problem=f"its {bad[0]} is {shown(texts[bad[0]])}, which is no text")
     for name, most in {"queue": MAX_CHARACTERS["queue"], "queues": MAX_LIST, "functions": MAX_LIST}.items():
         if len(texts[name]) > most:
             return Worker(name=texts["name"], problem=f"its column {name} is longer than {most:,} characters")

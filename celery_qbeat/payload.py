@@ -121,3 +121,11 @@ _DECODER = json.JSONDecoder(object_hook=_object, parse_int=_integer, parse_float
 def shortened(text: str, most: int = 60) -> str:
     """A text as errors quote it: on one line, cut after `most` characters."""
     return repr(text if len(text) <= most else text[:most] + "...")
+
+
+def shown(value: object) -> str:
+    """A value as errors quote it when it is no text."""
+    try:
+        return repr(value)
+    except ValueError:  # Python writes out no whole number of thousands of digits.
+        return f"a {type(value).__name__} too long to be shown"
