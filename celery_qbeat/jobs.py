@@ -14,13 +14,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from celery_qbeat.errors import JobError, ScheduleError
+from celery_qbeat.limits import MAX_CHARACTERS, MAX_LIST
+from celery_qbeat.payload import NO_ARGS, NO_KWARGS, check_payload, shortened, shown
 from celery_qbeat.schedules import Schedule, parse
 
 CODE_PREFIX = "code:"
 """Ids of entries of `app.conf.beat_schedule` start with this; rows may not."""
-
-MAX_PAYLOAD = 64 * 1024
-"""The most that `args` and `kwargs` of a row may hold together, in bytes of UTF-8 JSON."""
 
 DEFAULT_MAX_RUN_US = 3_600_000_000
 
@@ -158,8 +157,6 @@ class Reading:
     problem: str = ""
 
 
-_NO_ARGS, _NO_KWARGS = "[]", "{}"
-
 RESERVED_PREFIX = "cron is reserved"
 """How the problem of a reserved row begins, also in the words of other versions; `stores.status_view` has it, too."""
 
@@ -190,7 +187,12 @@ def _yes(value: Any) -> Any:
     raise ValueError("must be true or false (1 or 0)")
 
 
-Text = Annotated[str, BeforeValidator(_text)]
+def _most(column: str) -> Any:
+    return Field(max_length=MAX_CHARACTERS[column])
+
+
+IS_TEXT = BeforeValidator(_text)
+Text = Annotated[str, IS_TEXT]
 Whole = Annotated[int, Field(strict=True)]
 Instant = Annotated[Whole, Field(ge=-62_135_596_800_000_000, le=253_402_300_799_999_999)]
 
@@ -198,18 +200,18 @@ Instant = Annotated[Whole, Field(ge=-62_135_596_800_000_000, le=253_402_300_799_
 class _Row(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    id: Annotated[str, Field(min_length=1, max_length=191), BeforeValidator(_text)]
-    fn: Annotated[str, Field(min_length=1, max_length=255), BeforeValidator(_text)]
-    schedule_kind: Text
-    schedule: Text
-    worker: Text = ""
+    id: Annotated[str, Field(min_length=1), _most("id"), IS_TEXT]
+    fn: Annotated[str, Field(min_length=1), _most("fn"), IS_TEXT]
+    schedule_kind: Annotated[str, _most("schedule_kind"), IS_TEXT]
+    schedule: Annotated[str, _most("schedule"), IS_TEXT]
+    worker: Annotated[str, _most("worker"), IS_TEXT] = ""
     args: Text = "[]"
     kwargs: Text = "{}"
     enabled: Annotated[bool, BeforeValidator(_yes)] = True
-    timezone: Text = "UTC"
-    days_only: Text = ""
-    days_skip: Text = ""
-    dates_skip: Text = ""
+    timezone: Annotated[str, _most("timezone"), IS_TEXT] = "UTC"
+    days_only: Annotated[str, _most("days_only"), IS_TEXT] = ""
+    days_skip: Annotated[str, _most("days_skip"), IS_TEXT] = ""
+    dates_skip: Annotated[str, _most("dates_skip"), IS_TEXT] = ""
     start_us: Instant | None = None
     end_us: Instant | None = None
     overlap: Annotated[Literal["skip", "allow"], BeforeValidator(_choice)] = "skip"
@@ -217,7 +219,7 @@ class _Row(BaseModel):
     grace_seconds: Annotated[Whole, Field(ge=0, le=10**10)] | None = None
     on_doubt: Annotated[Literal["drop", "resend"], BeforeValidator(_choice)] = "drop"
     max_run_seconds: Annotated[Whole, Field(ge=1, le=10**10)] = 3600
-    queue: Annotated[Text | None, BeforeValidator(_blank_is_none)] = None
+    queue: Annotated[Annotated[str, _most("queue"), IS_TEXT] | None, BeforeValidator(_blank_is_none)] = None
     priority: Annotated[Whole, Field(ge=0, le=255)] | None = None
     expires_seconds: Annotated[Whole, Field(ge=1, le=10**10)] | None = None
     rev: Whole = 0
@@ -229,7 +231,7 @@ def read_row(row: Mapping[str, Any], rules: RowRules, workers: Mapping[str, Work
     `row` maps the columns to what the database holds; JSON columns as text.
     """
     row_id = row.get("id")
-    name = row_id if isinstance(row_id, str) else _shown(row_id)
+    name = row_id if isinstance(row_id, str) else shown(row_id)
     try:
         model = _Row.model_validate(row)
         return _reading(model, rules, workers)
@@ -267,8 +269,8 @@ def _reading(row: _Row, rules: RowRules, workers: Mapping[str, Worker]) -> Readi
         plan_key=plan_key,
         spec=spec,
         scope=scope,
-        args=_NO_ARGS if row.args == _NO_ARGS else row.args,
-        kwargs=_NO_KWARGS if row.kwargs == _NO_KWARGS else row.kwargs,
+        args=NO_ARGS if row.args == NO_ARGS else row.args,
+        kwargs=NO_KWARGS if row.kwargs == NO_KWARGS else row.kwargs,
         enabled=row.enabled,
         start_us=row.start_us,
         end_us=row.end_us,
@@ -302,50 +304,6 @@ def _check_id(job_id: str) -> None:
         )
 
 
-def check_payload(args: str, kwargs: str) -> None:
-    """Raise JobError unless `args` is a JSON list, `kwargs` a JSON object, and both together small enough."""
-    if args == _NO_ARGS and kwargs == _NO_KWARGS:
-        return
-    size = len(args.encode(errors="surrogatepass")) + len(kwargs.encode(errors="surrogatepass"))
-    if size > MAX_PAYLOAD:
-        raise JobError(
-            f"args: args and kwargs take {size:,} bytes together; at most {MAX_PAYLOAD:,} are allowed", field="args"
-        )
-    _json("args", args, list, '[1, "two"]')
-    _json("kwargs", kwargs, dict, '{"name": "value"}')
-
-
-def _json(field: str, text: str, wanted: type, example: str) -> None:
-    try:
-        value = _DECODER.decode(text)
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise JobError(
-            f"{field}: {_short(text)} is not JSON ({reason}); write it like {example}", field=field
-        ) from None
-    if not isinstance(value, wanted):
-        kind = "list" if wanted is list else "object"
-        raise JobError(f"{field}: {_short(text)} is not a JSON {kind}; write it like {example}", field=field)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is a number of Python, not of JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
-
-
-def _short(text: str, most: int = 60) -> str:
-    return repr(text if len(text) <= most else text[:most] + "...")
-
-
-def _shown(value: object) -> str:
-    try:
-        return repr(value)
-    except ValueError:  # Python writes out no whole number of thousands of digits.
-        return f"a {type(value).__name__} too long to be shown"
-
-
 def _identity(row: _Row, rules: RowRules) -> tuple[str, str]:
     """What the schedule of a row is made of, as JSON, and its fingerprint."""
     floor = rules.min_interval_us if row.schedule_kind == "interval" else 0
@@ -375,7 +333,7 @@ def _first_error(error: ValidationError) -> str:
     message = first["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     given = first["input"]
-    return f"{field}: {_short(given if isinstance(given, str) else _shown(given))}: {message}"
+    return f"{field}: {shortened(given if isinstance(given, str) else shown(given))}: {message}"
 
 
 def read_worker(row: Mapping[str, Any]) -> Worker:
@@ -383,7 +341,10 @@ def read_worker(row: Mapping[str, Any]) -> Worker:
     texts = {name: row.get(name) or "" for name in ("name", "queue", "queues", "functions")}
     bad = [name for name, text in texts.items() if not isinstance(text, str)]
     if bad:
-        return Worker(name=str(row["name"]), problem=f"its {bad[0]} is {_shown(texts[bad[0]])}, which is no text")
+        return Worker(name=str(row["name"]), problem=f"its {bad[0]} is {shown(texts[bad[0]])}, which is no text")
+    for name, most in {"queue": MAX_CHARACTERS["queue"], "queues": MAX_LIST, "functions": MAX_LIST}.items():
+        if len(texts[name]) > most:
+            return Worker(name=texts["name"], problem=f"its column {name} is longer than {most:,} characters")
     return Worker(
         name=texts["name"],
         enabled=bool(row["enabled"]),

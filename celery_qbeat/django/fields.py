@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import models
+from django.db import connections, models
+from django.db.models.fields.json import KeyTransform
 from django.db.models.fields.related_descriptors import ReverseOneToOneDescriptor
 from django.db.models.query_utils import DeferredAttribute
 
 from celery_qbeat.errors import ScheduleError
+from celery_qbeat.limits import MAX_PAYLOAD
+from celery_qbeat.payload import read_json
 from celery_qbeat.schedules import KINDS, parse
 from celery_qbeat.schedules.zones import zone_named
 
@@ -72,8 +78,27 @@ class Flag(models.BooleanField):
         return f"{connection.ops.quote_name(self.column)} IN (0, 1)"
 
 
+class UnreadJson(str):
+    """JSON beyond the limits of rows, as the text that the database has: it is shown and judged, never decoded."""
+
+    __slots__ = ()
+
+
 class Json(models.JSONField):
     """JSON where the database knows it, checked text on SQLite."""
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        if not isinstance(value, str) or isinstance(expression, KeyTransform):
+            return super().from_db_value(value, expression, connection)
+        if len(value) <= MAX_PAYLOAD:
+            with suppress(ValueError):
+                return read_json(value)
+        return UnreadJson(value)
+
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        if isinstance(value, UnreadJson):
+            return str(value)
+        return super().get_db_prep_value(value, connection, prepared)
 
 
 class Instant(models.BigIntegerField):
@@ -91,6 +116,12 @@ class Instant(models.BigIntegerField):
 
     def get_prep_value(self, value: Any) -> Any:
         return super().get_prep_value(self.converted(value))
+
+    def from_db_value(self, value: Any, _expression: Any, _connection: Any) -> int | str | None:
+        """SQLite lets people store anything: what is no whole number comes as the text that errors quote."""
+        if value is None or type(value) is int:
+            return value
+        return value if isinstance(value, str) else repr(value)
 
 
 class Count(models.BigIntegerField):
@@ -187,3 +218,30 @@ def _parses(kind: str, text: str) -> bool:
     except ScheduleError:
         return False
     return True
+
+
+class ReadableQuerySet(models.QuerySet):
+    """Rows of which SQLite has texts that are no UTF-8: their bytes are shown as escapes instead of ending the page."""
+
+    def _fetch_all(self) -> None:
+        with _any_text(self.db):
+            super()._fetch_all()
+
+    def iterator(self, *args: Any, **options: Any) -> Iterator[Any]:
+        with _any_text(self.db):
+            yield from super().iterator(*args, **options)
+
+
+@contextmanager
+def _any_text(alias: str) -> Iterator[None]:
+    connection = connections[alias]
+    if connection.vendor != "sqlite":
+        yield
+        return
+    connection.ensure_connection()
+    driver = connection.connection
+    before, driver.text_factory = driver.text_factory, partial(str, encoding="utf-8", errors="backslashreplace")
+    try:
+        yield
+    finally:
+        driver.text_factory = before

@@ -14,15 +14,22 @@ from typing import Any
 
 from django.db.models import Count, F, Min, Q
 
-from celery_qbeat.django.preview import COLUMNS
+from celery_qbeat.django.preview import COLUMNS, job_of
 from celery_qbeat.django.times import HOUR, MINUTE, clock, microseconds, moment
 from celery_qbeat.errors import ScheduleError
 from celery_qbeat.jobs import RowRules
-from celery_qbeat.schedules import Interval, Schedule, parse
+from celery_qbeat.schedules import Interval, Schedule
 
 DAYS = 7
 MOST_GROUPS = 500
 """Schedules beyond so many different ones, those with the fewest jobs, are left out, and the page says so."""
+
+STEPS, PEAK_STEPS = 100_000, 40_000
+"""Steps that counting a week and looking for its busiest minutes may take, each about 10 us; what they do not reach
+is left out."""
+
+DATES_A_STEP = 4
+"""Dates of `dates_skip` that are read in the time of a step."""
 
 SPARSE = 400
 """A schedule with more firings a week is counted by the hour instead of one by one."""
@@ -49,7 +56,8 @@ class Peak:
 class Forecast:
     """`counts[day][hour]` is None for an hour that is over, or that the day does not have.
 
-    `left_out`: jobs with rare schedules; `unreadable`: jobs that will not run as they are, which no beat has said yet.
+    `left_out`: jobs with rare schedules, and those that the steps did not reach; `unreadable`: jobs that will not run
+    as they are, which no beat has said yet.
     """
 
     days: tuple[str, ...]
@@ -60,6 +68,22 @@ class Forecast:
     jobs: int
     left_out: int
     unreadable: int
+
+    @property
+    def counted(self) -> int:
+        """The jobs whose runs are in the table."""
+        return self.jobs - self.left_out - self.unreadable
+
+
+@dataclass(slots=True)
+class _Tally:
+    """The steps that are left, and the groups and jobs that were counted with those taken so far."""
+
+    steps: int = STEPS
+    counted: int = 0
+    unreadable: int = 0
+    absolute: list[_Group] = field(default_factory=list)
+    dense: list[_Group] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -145,15 +169,13 @@ class _Week:
 
 def forecast(jobs: Any, rules: RowRules, zone: tzinfo, now: int) -> Forecast:
     """What the enabled ones of a queryset of jobs will do in the seven days of `zone` that begin today."""
-    week = _week(zone, now)
-    rows = list(jobs.order_by().values(*COLUMNS).annotate(n=Count("pk")).order_by("-n", *COLUMNS)[:MOST_GROUPS])
-    groups, unreadable = _groups(rows, rules)
-    intervals = [group for group in groups if group.schedule.relative]
-    absolute = [group for group in groups if not group.schedule.relative]
-    for group in intervals:
-        _count_interval(week, group, jobs)
-    dense = [group for group in absolute if not _count_group(week, group)]
-    peaks = _peaks(week, absolute, dense, jobs, zone)
+    week, tally = _week(zone, now), _Tally()
+    rows = jobs.order_by().values(*COLUMNS).annotate(n=Count("pk")).order_by("-n", *COLUMNS)[:MOST_GROUPS]
+    for row in rows:
+        if tally.steps <= 0:
+            break
+        _count_row(week, tally, row, rules, jobs)
+    peaks = _peaks(week, tally.absolute, tally.dense, jobs, zone)
     # What comes all the time has no place on the map.
     marked = {minute for peak in peaks if len(peak.minutes) <= FRAMED for minute in peak.minutes}
     total = jobs.count()
@@ -166,9 +188,30 @@ def forecast(jobs: Any, rules: RowRules, zone: tzinfo, now: int) -> Forecast:
         ),
         total=sum(week.runs.values()),
         jobs=total,
-        left_out=total - sum(row["n"] for row in rows),
-        unreadable=unreadable,
+        left_out=max(0, total - tally.counted - tally.unreadable),
+        unreadable=tally.unreadable,
     )
+
+
+def _count_row(week: _Week, tally: _Tally, row: Mapping[str, Any], rules: RowRules, jobs: Any) -> None:
+    """Count the jobs with these schedule columns."""
+    tally.steps -= 1 + row["dates_skip"].count(",") // DATES_A_STEP
+    try:
+        schedule = job_of(row, rules).schedule
+    except ScheduleError:
+        tally.unreadable += row["n"]
+        return
+    if row["schedule_kind"] == "cron" and not rules.cron:
+        tally.unreadable += row["n"]
+        return
+    group = _Group(row, row["n"], schedule)
+    if schedule.relative:
+        tally.counted += _count_interval(week, tally, group, jobs)
+        return
+    tally.counted += group.jobs
+    tally.absolute.append(group)
+    if not _count_group(week, tally, group):
+        tally.dense.append(group)
 
 
 def _week(zone: tzinfo, now: int) -> _Week:
@@ -187,50 +230,52 @@ def _week(zone: tzinfo, now: int) -> _Week:
     return _Week([midnight + timedelta(days=day) for day in range(DAYS)], hours)
 
 
-def _groups(rows: Sequence[Mapping[str, Any]], rules: RowRules) -> tuple[list[_Group], int]:
-    groups, unreadable = [], 0
-    for row in rows:
-        texts = {name: row[name] for name in COLUMNS[2:6]}
-        try:
-            schedule = parse(row["schedule_kind"], row["schedule"], **texts, min_interval_us=rules.min_interval_us)
-        except ScheduleError:
-            unreadable += row["n"]
-            continue
-        if row["schedule_kind"] == "cron" and not rules.cron:
-            unreadable += row["n"]
-        else:
-            groups.append(_Group(row, row["n"], schedule))
-    return groups, unreadable
-
-
-def _count_group(week: _Week, group: _Group) -> bool:
+def _count_group(week: _Week, tally: _Tally, group: _Group) -> bool:
     """Whether its slots could be taken one by one; else the hours are counted, and the minutes are not."""
-    if group.count(week.first, week.last) <= SPARSE:
+    slots = group.count(week.first, week.last)
+    if slots <= SPARSE:
+        tally.steps -= 1 + slots
         week.add(group.slots(week.first, week.last), group, group.jobs)
         return True
+    tally.steps -= len(week.hours)
     for start, end, day, hour in week.hours:
         week.runs[day, hour] += group.jobs * group.count(start, end)
     return False
 
 
-def _count_interval(week: _Week, group: _Group, jobs: Any) -> None:
-    """A short interval is spread over the hours; a long one starts from where its jobs stand, minute by minute."""
+def _count_interval(week: _Week, tally: _Tally, group: _Group, jobs: Any) -> int:
+    """A short interval is spread over the hours; a long one starts from where its jobs stand, minute by minute.
+
+    Returns:
+        How many of the group's jobs were counted before the steps were used up.
+    """
     if isinstance(group.schedule, Interval) and group.schedule.period_us < HOUR:
+        tally.steps -= len(week.hours)
         for start, end, day, hour in week.hours:
             first, last = group.bounds(start, end)
-            if first < last and group.schedule.first(first) == first:
+            if first < last and group.schedule.allows(first):
                 week.runs[day, hour] += round(group.jobs * (last - first) / group.schedule.period_us)
-        return
-    planned, at_once = F("state__next_run_us"), 0
+        return group.jobs
+    planned, at_once, counted = F("state__next_run_us"), 0, 0
     minutes = jobs.filter(**_same(group.columns)).order_by().annotate(minute=planned - planned % MINUTE)
     for minute, count, first in minutes.values_list("minute").annotate(n=Count("pk"), first=Min(planned)):
         if first is None or first < week.first:
             at_once += count
-        else:
-            week.add(_stepped(group, first, week.last), group, count, _Alike(group, minute))
-    if at_once:
+        elif tally.steps > 0:
+            _add_stepped(week, tally, group, first, count, _Alike(group, minute))
+            counted += count
+    if at_once and tally.steps > 0:
         slot = group.schedule.first(max(week.first, group.columns["start_us"] or week.first))
-        week.add(_stepped(group, slot, week.last), group, at_once, _Alike(group, None))
+        _add_stepped(week, tally, group, slot, at_once, _Alike(group, None))
+        counted += at_once
+    return counted
+
+
+def _add_stepped(week: _Week, tally: _Tally, group: _Group, first: int | None, jobs: int, alike: _Alike) -> None:
+    """The slots of so many jobs of a group from the slot `first` on."""
+    slots = list(_stepped(group, first, week.last))
+    tally.steps -= 1 + len(slots)
+    week.add(slots, group, jobs, alike)
 
 
 def _stepped(group: _Group, slot: int | None, last: int) -> Iterator[int]:
@@ -254,13 +299,14 @@ def _peaks(week: _Week, groups: Sequence[_Group], dense: Sequence[_Group], jobs:
     Minutes that only dense schedules share are looked for in the next hour.
     """
     soon = week.first - week.first % MINUTE
-    candidates = {minute for minute, _ in week.minutes.most_common(CANDIDATES)}
-    candidates |= {soon + step * MINUTE for step in range(1, 61)}
+    most = PEAK_STEPS // max(1, len(dense))
+    candidates = {minute for minute, _ in week.minutes.most_common(min(CANDIDATES, most))}
+    candidates |= {soon + step * MINUTE for step in range(1, 1 + min(60, most))}
     alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for minute in sorted(candidates):
-        more = [group for group in dense if group.count(minute, minute + MINUTE)]
-        runs = week.minutes[minute] + sum(group.jobs * group.count(minute, minute + MINUTE) for group in more)
-        meeting = (*week.meeting[minute], *(id(group) for group in more))
+        more = [(group, count) for group in dense if (count := group.count(minute, minute + MINUTE))]
+        runs = week.minutes[minute] + sum(group.jobs * count for group, count in more)
+        meeting = (*week.meeting[minute], *(id(group) for group, _ in more))
         if runs > 1:
             alike.setdefault((runs, meeting), []).append(minute)
     busiest = sorted(alike.items(), key=lambda item: (-item[0][0], item[1][0]))[:PEAKS]

@@ -72,7 +72,7 @@ def panel(job: Any, project: Project, now: int) -> Panel:
         zone=str(viewers_zone()),
         rate=100 * counts.get(Verdict.SUCCEEDED, 0) / ended if ended else None,
         ended=ended,
-        flying=Run.objects.filter(job_id=job.pk, verdict__in=IN_FLIGHT).count(),
+        flying=in_flight(job.pk),
     )
 
 
@@ -82,6 +82,12 @@ def paused_by(job: Any, project: Project) -> str:
     if not job.enabled:
         return "It is disabled."
     return f"Its worker scope {scope.name!r} is disabled." if scope is not None and not scope.enabled else ""
+
+
+def in_flight(job_id: str) -> int:
+    """How many runs of a job were sent and have not ended."""
+    found: int = Run.objects.filter(job_id=job_id, verdict__in=IN_FLIGHT).count()
+    return found
 
 
 def verdicts_since(job_id: str, since_us: int) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from itertools import islice
 from typing import Any
@@ -73,6 +73,8 @@ class Before:
 
     columns: Mapping[str, Any]
     state: State | None = None
+    blocked: bool = False
+    """Whether a run in flight keeps the next one waiting."""
 
 
 def preview(
@@ -84,7 +86,7 @@ def preview(
     """
     zone = str(columns["timezone"])
     try:
-        job = _job(columns, rules)
+        job = job_of(columns, rules)
     except ScheduleError as error:
         return Preview(zone, str(error), error.field)
     remarks = [f"{paused} Until it is enabled, none of these will run."] if paused else []
@@ -93,6 +95,9 @@ def preview(
     changed = before is None or any(before.columns[name] != columns[name] for name in COLUMNS)
     slots = slots_of(job, before.state if before else None, now, changed=changed)
     firings = tuple(_shown(job.schedule, us, now) for us in islice(slots, SHOWN))
+    if before is not None and before.blocked and job.schedule.relative and firings and firings[0].us <= now:
+        # Every later time counts from an end that nobody knows.
+        firings = (replace(firings[0], away="when the run in flight has ended"),)
     if job.schedule.relative:
         remarks.append("Each time counts from the dispatch before it, so later ones move with it.")
     if not firings:
@@ -101,7 +106,11 @@ def preview(
     return Preview(zone, firings=firings, remarks=tuple(remarks), difference=difference)
 
 
-def _job(columns: Mapping[str, Any], rules: RowRules) -> Job:
+def job_of(columns: Mapping[str, Any], rules: RowRules) -> Job:
+    """A job with these schedule columns and nothing else. Raises ScheduleError."""
+    for name in ("start_us", "end_us"):
+        if isinstance(columns[name], str):
+            raise ScheduleError(f"{name} {columns[name]!r} is no time; write microseconds since 1970", field=name)
     texts = {name: columns[name] for name in COLUMNS[2:6]}
     schedule = parse(columns["schedule_kind"], columns["schedule"], **texts, min_interval_us=rules.min_interval_us)
     return Job("", "", schedule, "", start_us=columns["start_us"], end_us=columns["end_us"])
@@ -139,7 +148,7 @@ def _shown(schedule: Schedule, us: int, now: int) -> Shown:
 
 def _difference(job: Job, before: Before, rules: RowRules, now: int) -> Difference | None:
     try:
-        old = _job(before.columns, rules)
+        old = job_of(before.columns, rules)
     except ScheduleError:
         return None
     new_slots, new_until = _until(slots_of(job, before.state, now, changed=True), now)

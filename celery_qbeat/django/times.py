@@ -29,10 +29,10 @@ def viewers_zone() -> tzinfo:
     return zone
 
 
-def moment(us: int, zone: tzinfo | None = None) -> datetime | None:
-    """The instant in a zone (the viewer's, if none is given); None outside the years 1 to 9999."""
+def moment(us: int | str, zone: tzinfo | None = None) -> datetime | None:
+    """The instant in a zone (the viewer's, if none is given); None outside the years 1 to 9999, and for a text."""
     try:
-        return (_EPOCH + timedelta(microseconds=us)).astimezone(zone or viewers_zone())
+        return None if isinstance(us, str) else (_EPOCH + timedelta(microseconds=us)).astimezone(zone or viewers_zone())
     except (OverflowError, ValueError):
         return None
 
@@ -42,7 +42,7 @@ def microseconds(when: datetime) -> int:
     return (when - _EPOCH) // timedelta(microseconds=1)
 
 
-def clock(us: int | None, zone: tzinfo | None = None) -> str:
+def clock(us: int | str | None, zone: tzinfo | None = None) -> str:
     """`2026-11-29 20:24:03`; a dash for none, the number itself for what no calendar has."""
     if us is None:
         return "–"

@@ -6,15 +6,16 @@ from celery_qbeat.schedules.days import Days
 from celery_qbeat.schedules.zones import DAY, MAX_US, MIN_US, Zone
 
 
-def allowed_from(zone: Zone, days: Days, us: int) -> int | None:
-    """The first instant not before `us` whose local date is allowed; None beyond the year 9999."""
-    us = max(us, MIN_US)
-    while us <= MAX_US:
+def allowed_from(zone: Zone, days: Days, us: int, last: int = MAX_US) -> int | None:
+    """The first instant not before `us` whose local date is allowed; None after `last` or beyond the year 9999."""
+    us, last = max(us, MIN_US), min(last, MAX_US)
+    while us <= last:
         span = zone.span(us)
         day = (us + span.offset) // DAY
         if days.allows(day):
             return us
-        while not days.allows(day):
+        last_day = (last + span.offset) // DAY
+        while day <= last_day and not days.allows(day):
             day += 1
         us = min(day * DAY - span.offset, span.end)
     return None

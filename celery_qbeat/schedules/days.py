@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import date, datetime
 
-from celery_qbeat.schedules.text import LONGEST_LIST, check, items, quote, refuse
+from celery_qbeat.limits import MAX_DATES, MAX_DATES_TEXT
+from celery_qbeat.schedules.text import check, items, quote, refuse
 
 EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 DAY_NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -78,7 +79,12 @@ def parse_days(text: str, field: str = "days_only") -> frozenset[int]:
 
 def parse_dates(text: str, field: str = "dates_skip") -> frozenset[date]:
     """Dates from `2026-12-25,2026-12-26`; empty text is an empty set. Raises ScheduleError naming `field`."""
-    return frozenset(_one_date(item, field) for item in items(check(text, field, LONGEST_LIST), field, DATES_EXAMPLE))
+    found = items(check(text, field, MAX_DATES_TEXT), field, DATES_EXAMPLE)
+    if len(found) > MAX_DATES:
+        refuse(
+            field, text, f"has {len(found):,} dates; at most {MAX_DATES:,} are read, so leave out those that are past"
+        )
+    return frozenset(_one_date(item, field) for item in found)
 
 
 def _day_number(word: str, text: str, field: str) -> int:

@@ -81,8 +81,8 @@ class Every:
             return max(until // self.period_us - (us - 1) // self.period_us, 0)
         total = 0
         while us <= until:
-            start = allowed_from(self._zone, self.days, us)
-            if start is None or start > until:
+            start = allowed_from(self._zone, self.days, us, until)
+            if start is None:
                 break
             end = min(day_end(self._zone, start), until)
             total += end // self.period_us - (start - 1) // self.period_us

@@ -10,7 +10,7 @@ from celery_qbeat.schedules.allowed import allowed_from
 from celery_qbeat.schedules.base import THIRTY_YEARS_US, Kind, Terms, rebuild
 from celery_qbeat.schedules.days import ALL_DAYS, Days
 from celery_qbeat.schedules.text import refuse, strip
-from celery_qbeat.schedules.zones import MAX_US, MIN_US, SECOND, Zone, zone_named
+from celery_qbeat.schedules.zones import DAY, MAX_US, MIN_US, SECOND, Zone, zone_named
 
 EXAMPLE = "3600"
 
@@ -63,6 +63,10 @@ class Interval:
     def count(self, after: int, until: int, /) -> int:
         """0: an interval has no slots of its own."""
         return 0
+
+    def allows(self, us: int) -> bool:
+        """Whether the local date of an instant is allowed, so that a run at that instant stays where it is."""
+        return self.days.allows((us + self._zone.span(us).offset) // DAY)
 
     def _move(self, us: int) -> int | None:
         if us > MAX_US:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
+from celery_qbeat.limits import MAX_DATES_TEXT
 from celery_qbeat.schedules import cron, daily, every, interval, once
 from celery_qbeat.schedules.base import Kind, Schedule, Terms
 from celery_qbeat.schedules.days import ALL_DAYS, Days, parse_dates, parse_days
-from celery_qbeat.schedules.text import LONGEST_LIST, check, refuse
+from celery_qbeat.schedules.text import check, refuse
 from celery_qbeat.schedules.zones import zone_named
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
@@ -36,7 +37,7 @@ def parse(
     check(text, "schedule")
     check(days_only, "days_only")
     check(days_skip, "days_skip")
-    check(dates_skip, "dates_skip", LONGEST_LIST)
+    check(dates_skip, "dates_skip", MAX_DATES_TEXT)
     read = _parse if len(dates_skip) <= _KEPT else _parse.__wrapped__
     return read(kind, text, timezone, days_only, days_skip, dates_skip, min_interval_us)
 

@@ -8,7 +8,6 @@ from typing import NoReturn
 from celery_qbeat.errors import ScheduleError
 
 LONGEST = 1_000
-LONGEST_LIST = 65_535
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 

@@ -164,10 +164,6 @@ class Database(ABC):
         """Around a query that joins tables as a whole."""
         return nullcontext()
 
-    def text(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        """A JSON column as its text."""
-        return sa.cast(column, sa.Text)
-
 
 def shown(url: sa.URL) -> str:
     """A URL for people: without its password, and without what follows a secret option, which may be a part of it."""

@@ -10,10 +10,13 @@ import sqlalchemy as sa
 
 from celery_qbeat.jobs import State, Worker, read_worker
 from celery_qbeat.stores import tables
+from celery_qbeat.stores.bounded import worker_columns
 from celery_qbeat.stores.claiming import among, chunks
 from celery_qbeat.stores.database import RELOAD_ABOVE, Entry
 
 ROWS_A_PART = 2_000
+
+_WORKER = ("name", "enabled", "queue", "queues", "functions")
 
 # In the order of the fields of State.
 _STATE = [
@@ -34,8 +37,8 @@ _STATE = [
 
 def workers(connection: sa.Connection) -> Mapping[str, Worker]:
     """All scopes by name."""
-    found = connection.execute(sa.select(tables.workers)).mappings()
-    return {str(row["name"]): read_worker(dict(row)) for row in found}
+    found = connection.execute(sa.select(*worker_columns(_WORKER)))
+    return {str(row[0]): read_worker(dict(zip(_WORKER, row, strict=True))) for row in found}
 
 
 def states(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, State]:

@@ -15,7 +15,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from celery_qbeat.conditions import InFlight, LastRun, last_run
 from celery_qbeat.jobs import State
-from celery_qbeat.stores import DATABASES, job_runs, tables
+from celery_qbeat.stores import job_runs, tables
+from celery_qbeat.stores.bounded import job_columns
 from celery_qbeat.stores.claiming import chunks
 from celery_qbeat.stores.reading import key
 
@@ -53,7 +54,7 @@ def part(
 ) -> list[Found]:
     """The next rows after the id `after` (None: the first ones), at most ROWS_A_PART, in the order of their ids."""
     jobs = tables.jobs.c
-    query = _rows(connection).order_by(jobs.id).limit(ROWS_A_PART)
+    query = _rows().order_by(jobs.id).limit(ROWS_A_PART)
     if after is not None:
         query = query.where(jobs.id > after)
     if pattern is not None:
@@ -67,7 +68,7 @@ def get(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, Found]:
     """The rows with these ids, as far as there are any."""
     found: dict[str, Found] = {}
     for ids in chunks(job_ids):
-        for row in _found(connection, _rows(connection).where(tables.jobs.c.id.in_(ids))):
+        for row in _found(connection, _rows().where(tables.jobs.c.id.in_(ids))):
             found[row.id] = row
     return found
 
@@ -150,10 +151,8 @@ def ask_release(connection: sa.Connection, job_id: str, task_id: str, asked_us: 
     connection.execute(sa.insert(tables.requests).values(action="release", **asked))
 
 
-def _rows(connection: sa.Connection) -> sa.Select[Any]:
-    database = DATABASES[connection.dialect.name]()
-    jobs = tables.jobs.c
-    return sa.select(*(database.text(jobs[name]) if name in JSON_COLUMNS else jobs[name] for name in COLUMNS))
+def _rows() -> sa.Select[Any]:
+    return sa.select(*job_columns(COLUMNS))
 
 
 def _found(connection: sa.Connection, query: sa.Select[Any]) -> list[Found]:

@@ -15,6 +15,7 @@ from celery_qbeat.liveness import LEAST_SILENCE_US
 from celery_qbeat.ports import REQUESTS_A_READ, Changes, Claim, End, Flight, Loaded, Plan, Release, Request, Row, Steps
 from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.stores import leader, ledger, pruning, reading, schema, tables
+from celery_qbeat.stores.bounded import job_columns
 from celery_qbeat.stores.claiming import Batch, among, chunks, clean
 from celery_qbeat.stores.connection import Link
 from celery_qbeat.stores.database import LOG_KEPT_US, RELOAD_ABOVE, Database, shown
@@ -49,10 +50,7 @@ class SqlStore:
         """Ids of changed rows that no call of `changes` has brought yet."""
         self._scopes: Mapping[str, Worker] = {}
         self._link = Link(self._url, database)
-        json = {"args", "kwargs"}
-        self._row_columns = [
-            database.text(tables.jobs.c[name]) if name in json else tables.jobs.c[name] for name in ROW_COLUMNS
-        ]
+        self._row_columns = job_columns(ROW_COLUMNS)
 
     @property
     def link(self) -> Link:

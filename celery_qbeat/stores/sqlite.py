@@ -196,9 +196,6 @@ class SQLite(Database):
     def prune_log(self, connection: sa.Connection, cursor: Cursor, before_us: int, limit: int) -> int:
         return prune_numbered(connection, cursor.last, before_us, limit)
 
-    def text(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        return column
-
     @staticmethod
     def _commits(connection: sa.Connection) -> int:
         return int(connection.exec_driver_sql("PRAGMA data_version").scalar_one())

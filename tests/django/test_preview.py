@@ -11,7 +11,7 @@ from celery_qbeat.django.preview import COLUMNS, Before, preview
 from celery_qbeat.jobs import RowRules, State
 from celery_qbeat.schedules import parse
 from celery_qbeat.schedules import preview as next_slots
-from tests.django.rows import make_job, make_state, us_now
+from tests.django.rows import make_job, make_run, make_state, us_now
 from tests.django.typing_forms import PREVIEW, typed
 
 RULES = RowRules(cron=True)
@@ -200,3 +200,19 @@ def test_the_endpoint_only_takes_posts_and_only_from_people_who_may_edit(site: A
 
 def test_the_columns_of_a_preview_are_the_columns_of_the_schedule() -> None:
     assert len(COLUMNS) == 8
+
+
+def test_an_interval_that_waits_for_its_own_run_promises_no_times(site: Any) -> None:
+    now = us_now()
+    make_job("waiting", schedule_kind="interval", schedule="10")
+    make_state("waiting", first_seen_us=1, next_run_us=now - DAY, last_run_us=now - DAY)
+    make_run("waiting", now - DAY, "sent", lease_until_us=now + DAY)
+    shape = {"schedule_kind": "interval", "schedule": "10", "timezone": "UTC", "qbeat_object_id": "waiting"}
+    page = site.post(PREVIEW, typed(**shape)).content.decode()
+    assert "when the run in flight has ended" in page
+    assert "at once" not in page
+    assert "in 10 s" not in page
+    overlapping = site.post(PREVIEW, typed(**shape, overlap="allow")).content.decode()
+    assert "at once" in overlapping
+    edited = site.post(PREVIEW, typed(**shape | {"schedule": "20"})).content.decode()
+    assert "has ended" not in edited

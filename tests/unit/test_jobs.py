@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -15,17 +16,18 @@ from celery_qbeat.errors import JobError
 from celery_qbeat.identity import run_token, task_id
 from celery_qbeat.jobs import (
     CRON_RESERVED,
-    MAX_PAYLOAD,
     Job,
     Reading,
     RowRules,
     Worker,
-    check_payload,
     fingerprint,
     read_row,
     read_worker,
 )
+from celery_qbeat.limits import MAX_CHARACTERS, MAX_DEPTH, MAX_PAYLOAD
+from celery_qbeat.payload import BeyondLimits, check_payload, read_json
 from celery_qbeat.schedules import Every, Interval
+from celery_qbeat.stores import tables
 from celery_qbeat.testing.database import JOB_DEFAULTS
 
 INSTANCE = "5f0c6e2e-6f0e-4a62-9a55-0d5b6f6ff001"
@@ -154,10 +156,26 @@ POISON: list[tuple[dict[str, Any], str, str]] = [
     ({"args": '"abc"'}, "args: ", "is not a JSON list"),
     ({"args": "null"}, "args: ", "is not a JSON list"),
     ({"args": ""}, "args: '' is not JSON", "write it like"),
-    ({"args": "[NaN]"}, "args: '[NaN]' is not JSON", "NaN"),
-    ({"kwargs": '{"a": Infinity}'}, "kwargs: ", "is not JSON"),
+    ({"args": "[NaN]"}, "args: '[NaN]' holds NaN", "write null or a string"),
+    ({"kwargs": '{"a": Infinity}'}, "kwargs: ", "holds Infinity"),
+    ({"kwargs": '{"a": -1e999}'}, "kwargs: ", "holds the number '-1e999', which is too large; write it as a string"),
+    ({"args": "[1" + "0" * 5_000 + "]"}, "args: ", "of 5,001 digits, outside of 64 bits"),
+    ({"args": "[9223372036854775808]"}, "args: ", "outside of 64 bits"),
+    ({"args": "[-9223372036854775809]"}, "args: ", "write it as a string"),
+    ({"args": '[{"a": {"__type__": "uuid", "__value__": "x"}}]'}, "args: ", "'__type__'"),
+    ({"kwargs": r'{"\u005f_type__": "uuid", "__value__": "x"}'}, "kwargs: ", "use another key"),
+    ({"args": "[" * 500 + "]" * 500}, "args: ", "in more than 30 levels"),
     ({"args": "[" * 30_000 + "]" * 30_000}, "args: ", "nested too deeply"),
-    ({"args": '["' + "x" * 2_000_000 + '"]'}, "args: args and kwargs take 2,000,006 bytes", "at most 65,536"),
+    ({"args": "[" * 30_000}, "args: ", "nested too deeply"),
+    ({"kwargs": '{"a":' * 31 + "1" + "}" * 31}, "kwargs: ", "nested too deeply"),
+    ({"args": '["' + "x" * 2_000_000 + '"]'}, "args: args and kwargs take more than 65,536 bytes", "pass its key"),
+    ({"dates_skip": ",".join(["2026-12-25"] * 1_001)}, "dates_skip ", "1,001 dates; at most 1,000"),
+    ({"dates_skip": " " * 16_385}, "dates_skip: ", "at most 16384 characters"),
+    ({"schedule": "x" * 256}, "schedule: ", "at most 255 characters"),
+    ({"timezone": "x" * 65}, "timezone: ", "at most 64 characters"),
+    ({"queue": "x" * 256}, "queue: ", "at most 255 characters"),
+    ({"worker": "x" * 65}, "worker: ", "at most 64 characters"),
+    ({"days_only": "mon," * 9}, "days_only: ", "at most 32 characters"),
     ({"timezone": "Mars/Phobos"}, "timezone 'Mars/Phobos' ", "e.g."),
     ({"timezone": ""}, "timezone '' ", "e.g."),
     ({"timezone": "../../etc/passwd"}, "timezone '../../etc/passwd' ", "e.g."),
@@ -292,15 +310,47 @@ def test_a_driver_s_own_kind_of_text_is_text(column: str) -> None:
 def test_args_and_kwargs_together_may_take_64_kib_of_utf_8() -> None:
     room = MAX_PAYLOAD - len('["ä"]'.encode()) - len("{}")
     check_payload('["ä' + "x" * room + '"]', "{}")
-    with pytest.raises(JobError, match=r"take 65,537 bytes together; at most 65,536"):
+    with pytest.raises(JobError, match=r"take more than 65,536 bytes together"):
         check_payload('["ä' + "x" * (room + 1) + '"]', "{}")
 
 
-@given(st.lists(st.integers() | st.text()), st.dictionaries(st.text(), st.none() | st.floats(allow_nan=False)))
-def test_every_json_list_and_object_is_a_payload(args: list[Any], kwargs: dict[str, Any]) -> None:
-    texts = json.dumps(args), json.dumps(kwargs)
-    if "Infinity" not in texts[1]:
-        check_payload(*texts)
+@given(
+    st.lists(st.integers(-(2**63), 2**63 - 1) | st.text()),
+    st.dictionaries(st.text(), st.none() | st.floats(allow_nan=False, allow_infinity=False)),
+)
+def test_every_json_list_and_object_within_limits_is_a_payload(args: list[Any], kwargs: dict[str, Any]) -> None:
+    check_payload(json.dumps(args), json.dumps(kwargs))
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.integers(-5, 5) | st.text(alphabet='[]{}"\\a'),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(alphabet='[]{}"\\a'), inner, max_size=2),
+    max_leaves=40,
+)
+
+
+@given(JSON_VALUES, st.integers(0, 40))
+def test_depth_is_counted_without_the_brackets_in_strings(value: Any, levels: int) -> None:
+    for _ in range(levels):
+        value = [value]
+    if depth_of(value) <= MAX_DEPTH:
+        assert read_json(json.dumps(value)) == value
+    else:
+        with pytest.raises(BeyondLimits):
+            read_json(json.dumps(value))
+
+
+def depth_of(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
+
+
+def test_the_limits_are_the_lengths_of_the_columns() -> None:
+    columns = tables.jobs.columns
+    lengths = {column.name: length for column in columns if (length := getattr(column.type, "length", None))}
+    assert lengths == {name: MAX_CHARACTERS[name] for name in lengths}
+    texts = {column.name for column in columns if isinstance(column.type, sa.String)}
+    assert texts == set(MAX_CHARACTERS) | {"description"}
 
 
 @pytest.mark.parametrize(
@@ -369,6 +419,8 @@ def test_a_worker_s_lists_are_separated_by_commas_or_white_space() -> None:
 
 
 def test_a_worker_that_is_no_text_stops_its_own_jobs() -> None:
+    long = read_worker({"name": "shop", "enabled": 1, "functions": "x" * 65_536})
+    assert "column functions is longer than 65,535 characters" in long.problem
     broken = read_worker({"name": "shop", "enabled": 1, "queue": b"\xff"})
     assert problem(worker="shop", workers={"shop": broken}) == (
         "worker: 'shop' cannot be used: its queue is b'\\xff', which is no text"

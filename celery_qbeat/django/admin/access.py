@@ -4,7 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.http import QueryDict
+
 from celery_qbeat.django.permissions import CHOOSE_SCOPE, RUN_NOW, narrowed, scopes_of, within
+
+
+class NoNul:
+    """A mixin of admins: what an address or a form says with a NUL in it names nothing. PostgreSQL refuses to look."""
+
+    def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
+        request.GET, request.POST = _without_nul(request.GET), _without_nul(request.POST)
+        return super().changelist_view(request, extra_context)  # type: ignore[misc]
+
+    def get_object(self, request: Any, object_id: str, from_field: str | None = None) -> Any:
+        found: Any = None if "\0" in object_id else super().get_object(request, object_id, from_field)  # type: ignore[misc]
+        return found
+
+
+def _without_nul(values: QueryDict) -> QueryDict:
+    if not any("\0" in text for name, texts in values.lists() for text in (name, *texts)):
+        return values
+    kept = QueryDict(mutable=True)
+    for name, texts in values.lists():
+        good = [text for text in texts if "\0" not in text]
+        if good and "\0" not in name:
+            kept.setlist(name, good)
+    return kept
 
 
 class ScopedAccess:

@@ -134,8 +134,8 @@ def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _plain(queryset: Any) -> models.QuerySet:
-    """The same rows without the joined state."""
-    return queryset.select_related(None)
+    """The same rows, whole, and without the joined state."""
+    return queryset.select_related(None).defer(None)
 
 
 def _names(name: str) -> list[str]:

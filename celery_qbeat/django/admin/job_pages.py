@@ -10,10 +10,13 @@ from zoneinfo import ZoneInfo
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q
+from django.db.models.functions import Length
+from django.db.models.lookups import LessThanOrEqual
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import path, register_converter, reverse
+from django.urls.converters import StringConverter
 from django.utils.decorators import method_decorator
 from django.views.decorators.clickjacking import xframe_options_sameorigin
 from django.views.decorators.http import require_POST
@@ -22,7 +25,7 @@ from celery_qbeat.dispatchers import check_broker
 from celery_qbeat.django.forecast import forecast
 from celery_qbeat.django.health import machine_state
 from celery_qbeat.django.models import Job, Worker
-from celery_qbeat.django.panel import paused_by
+from celery_qbeat.django.panel import in_flight, paused_by
 from celery_qbeat.django.permissions import narrowed
 from celery_qbeat.django.pictures import heatmap
 from celery_qbeat.django.preview import COLUMNS, Before, Preview, preview
@@ -30,7 +33,17 @@ from celery_qbeat.django.project import celery_app, read_project
 from celery_qbeat.django.status import status
 from celery_qbeat.django.times import now_us, viewers_zone
 from celery_qbeat.errors import ScheduleError
+from celery_qbeat.limits import MAX_CHARACTERS
 from celery_qbeat.schedules.zones import zone_named
+
+
+class _Empty(StringConverter):
+    """The empty text, in an address."""
+
+    regex = ""
+
+
+register_converter(_Empty, "qbeat_empty")
 
 
 class JobPages:
@@ -45,7 +58,22 @@ class JobPages:
             path("<path:object_id>/run-now/", site.admin_view(self.run_now_view), name="qbeat_run_now"),
             path("<path:object_id>/release/", site.admin_view(self.release_view), name="qbeat_release"),
         ]
-        return [*pages, *super().get_urls()]  # type: ignore[misc]
+        return [*pages, *self._pages_without_id(), *super().get_urls()]  # type: ignore[misc]
+
+    def _pages_without_id(self) -> list[Any]:
+        """Django's own pages once more, for a row whose id is an empty text: `path` matches no such thing."""
+        me: Any = self
+        views = {"change": me.change_view, "delete": me.delete_view, "history": me.history_view}
+        views |= {"run-now": self.run_now_view, "release": self.release_view}
+        names = {"run-now": "qbeat_run_now", "release": "qbeat_release"}
+        return [
+            path(
+                f"<qbeat_empty:object_id>/{word}/",
+                me.admin_site.admin_view(view),
+                name=names.get(word, f"qbeat_job_{word}"),
+            )
+            for word, view in views.items()
+        ]
 
     # Preview.
 
@@ -68,9 +96,10 @@ class JobPages:
         job = None
         before = None
         if request.POST.get("qbeat_object_id"):
-            job = me.get_queryset(request).filter(pk=request.POST["qbeat_object_id"]).first()
+            job = me.get_object(request, request.POST["qbeat_object_id"])
         if job is not None:
-            before = Before({name: getattr(job, name) for name in COLUMNS}, machine_state(job))
+            blocked = request.POST.get("overlap") != "allow" and in_flight(job.pk) > 0
+            before = Before({name: getattr(job, name) for name in COLUMNS}, machine_state(job), blocked)
         form = me.get_form(request, job, change=job is not None)(request.POST, instance=job)
         form.full_clean()
         columns = form.schedule_columns()
@@ -91,7 +120,9 @@ class JobPages:
         jobs = self._visible_jobs(request)
         zone, unknown = _zone_of(request)
         running = jobs.filter(enabled=True).exclude(worker__in=Worker.paused())
-        good = running.filter(Q(state__isnull=True) | Q(state__problem=""))
+        # A longer text makes a bad row: it is not worth fetching.
+        short = (LessThanOrEqual(Length(name), MAX_CHARACTERS[name]) for name in COLUMNS[:6])
+        good = running.filter(Q(state__isnull=True) | Q(state__problem=""), *short)
         found = forecast(good, read_project().rules, zone, now_us())
         extra = {
             "forecast": found,
@@ -142,13 +173,12 @@ class JobPages:
     def _asked(self, request: HttpRequest, object_id: str, ask: Callable[[HttpRequest, Any], None]) -> HttpResponse:
         me: Any = self
         name = unquote(object_id)
-        jobs = me.get_queryset(request).filter(pk=name)
-        job = jobs.first()
+        job = me.get_object(request, name)
         if job is None:
             raise Http404(f"there is no job {name!r}")
         if not me.has_run_now_permission(request, job):
             raise PermissionDenied
-        ask(request, jobs)
+        ask(request, me.get_queryset(request).filter(pk=name))
         return HttpResponseRedirect(reverse(f"{me.admin_site.name}:qbeat_job_change", args=[quote(name)]))
 
 

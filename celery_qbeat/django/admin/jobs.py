@@ -13,7 +13,7 @@ from django.utils.html import format_html
 from django.utils.text import Truncator
 
 from celery_qbeat.conditions import IDLE, Condition
-from celery_qbeat.django.admin.access import ScopedAccess
+from celery_qbeat.django.admin.access import NoNul, ScopedAccess
 from celery_qbeat.django.admin.filters import HealthFilter, KindFilter, LastVerdictFilter, ScopeFilter
 from celery_qbeat.django.admin.job_actions import JobActions
 from celery_qbeat.django.admin.job_pages import JobPages
@@ -39,7 +39,7 @@ class NullsLast(F):
 
 
 @admin.register(Job)
-class JobAdmin(JobPages, JobActions, ScopedAccess, admin.ModelAdmin):
+class JobAdmin(JobPages, NoNul, JobActions, ScopedAccess, admin.ModelAdmin):
     """A row is the interface: whatever is saved here, a running beat takes in within about a second."""
 
     form = JobForm

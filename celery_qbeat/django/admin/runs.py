@@ -10,6 +10,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 from django.utils.text import Truncator
 
+from celery_qbeat.django.admin.access import NoNul
 from celery_qbeat.django.admin.filters import DayFilter, HandFilter, VerdictFilter
 from celery_qbeat.django.admin.job_actions import ask_release
 from celery_qbeat.django.admin.paginator import Bounded
@@ -23,7 +24,7 @@ SHOWN_LATE_US = 10_000
 
 
 @admin.register(Run)
-class RunAdmin(admin.ModelAdmin):
+class RunAdmin(NoNul, admin.ModelAdmin):
     """Every slot and what became of it. Nothing here can be changed; runs in flight can be released."""
 
     actions = ("release",)

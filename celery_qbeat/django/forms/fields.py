@@ -11,8 +11,11 @@ from django.core.exceptions import ValidationError
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from celery_qbeat.django.fields import UnreadJson
 from celery_qbeat.django.forms.widgets import Boxes, JsonText, LocalTime
 from celery_qbeat.errors import ScheduleError
+from celery_qbeat.limits import MAX_PAYLOAD
+from celery_qbeat.payload import BeyondLimits, read_json
 from celery_qbeat.schedules import parse_dates, parse_days
 
 WEEKDAYS = (
@@ -26,8 +29,8 @@ WEEKDAYS = (
 )
 
 
-DEEPEST = 30
-"""How deep JSON may be nested: MariaDB refuses more than 31 levels."""
+SHOWN_UNREAD = 1_000
+"""Characters shown of JSON that is too long."""
 
 # A character that PostgreSQL or MariaDB cannot store: NUL, half of a pair. Escaped backslashes and pairs are skipped.
 _ESCAPE = re.compile(
@@ -99,28 +102,31 @@ class JsonField(forms.CharField):
         self.example = example
 
     def prepare_value(self, value: Any) -> Any:
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=None)
+        """The text to edit; of a value beyond the limits the beginning, enough to recognise it."""
+        if isinstance(value, UnreadJson):
+            return value if len(value) <= MAX_PAYLOAD else value[:SHOWN_UNREAD] + "..."
+        if isinstance(value, str):
+            return value
+        text = json.dumps(value, ensure_ascii=False)
+        # Half of a surrogate pair is JSON as an escape, and no page can have it in any other way.
+        return text if text.isascii() or _encodes(text) else json.dumps(value)
 
     def clean(self, value: Any) -> Any:
         text = super().clean(value)
         if not text.strip():
             return self.kind()
         try:
-            found = json.loads(text, parse_constant=_no_number)
+            found = read_json(text)
             for escape in _ESCAPE.finditer(text):
                 if escape[1]:
                     raise json.JSONDecodeError(f"Not every database can store {escape[1]}", text, escape.start())
         except json.JSONDecodeError as error:
             raise ValidationError(_pointed_at(text, error)) from None
-        except RecursionError:
-            raise ValidationError(f"This is nested too deeply; write it like {self.example}.") from None
-        except ValueError as error:
-            raise ValidationError(f"{error}; write it like {self.example}.") from None
+        except BeyondLimits as error:
+            raise ValidationError(f"This {error}.") from None
         if not isinstance(found, self.kind):
             name = "list" if self.kind is list else "object"
             raise ValidationError(f"This is JSON, but not a JSON {name}; write it like {self.example}.")
-        if _deeper(found, DEEPEST):
-            raise ValidationError(f"This is nested too deeply: at most {DEEPEST} levels.")
         return found
 
     def has_changed(self, initial: Any, data: Any) -> bool:
@@ -131,25 +137,16 @@ class JsonField(forms.CharField):
             return True
 
 
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
-
-
-def _deeper(value: Any, levels: int) -> bool:
-    """Whether lists and objects are nested deeper than so many levels."""
-    layer = [value]
-    for _ in range(levels):
-        layer = [
-            inner
-            for outer in layer
-            if isinstance(outer, list | dict)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-    return any(isinstance(inner, list | dict) for inner in layer)
-
-
-def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is not JSON")
 
 
 def _pointed_at(text: str, error: json.JSONDecodeError) -> SafeString:

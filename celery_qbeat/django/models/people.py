@@ -15,10 +15,12 @@ from celery_qbeat.django.fields import (
     Json,
     Key,
     KindName,
+    ReadableQuerySet,
     ScheduleText,
     TaskName,
     Text,
     TextLine,
+    UnreadJson,
     ZoneName,
 )
 from celery_qbeat.jobs import RowRules, read_row
@@ -52,6 +54,8 @@ class Job(models.Model):
     expires_seconds = models.IntegerField("expires (s)", null=True, blank=True)
     description = Text("description", blank=True, default="", db_default="")
     rev = models.BigIntegerField("revision", default=0, db_default=0, editable=False)
+
+    objects = ReadableQuerySet.as_manager()
 
     class Meta:
         db_table = "qbeat_jobs"
@@ -89,6 +93,8 @@ class Worker(models.Model):
     queues = Text("allowed queues", blank=True, default="", db_default="")
     functions = Text("tasks", blank=True, default="", db_default="")
     description = Text("description", blank=True, default="", db_default="")
+
+    objects = ReadableQuerySet.as_manager()
 
     @classmethod
     def paused(cls) -> Any:
@@ -134,4 +140,8 @@ def columns() -> list[str]:
 def row_of(job: Any) -> dict[str, Any]:
     """A job as `celery_qbeat.jobs.read_row` wants it: columns to values, JSON as text."""
     row = {name: getattr(job, name) for name in columns()}
-    return row | {"args": json.dumps(job.args), "kwargs": json.dumps(job.kwargs)}
+    return row | {name: _json_text(row[name]) for name in ("args", "kwargs")}
+
+
+def _json_text(value: Any) -> str:
+    return str(value) if isinstance(value, UnreadJson) else json.dumps(value)
