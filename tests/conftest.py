@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,11 @@ from tests import clock
 from tests.celeryproc import Project
 from tests.environments import Environments
 from tests.servers import MariaDB, PgBouncer, PostgreSQL, RabbitMQ, Redis, Server, ServerMissing
+
+for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    # Ignored under `nohup` or in the background of a script, and every process that a test starts inherits that.
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 S = TypeVar("S", bound=Server)
 _PROJECTS = pytest.StashKey[list[Project]]()

@@ -13,6 +13,7 @@ from celery_qbeat.cli.lock import Lock, read_lock
 from celery_qbeat.cli.project import Project
 from celery_qbeat.conditions import Condition
 from celery_qbeat.identity import database_id
+from celery_qbeat.plurals import quantity
 from celery_qbeat.stores import reports
 from celery_qbeat.stores.reports import Open
 
@@ -65,7 +66,8 @@ def broker_sentence(broker: BrokerCheck | None) -> str:
     if broker.trouble:
         return f"{broker.url} takes no messages: {broker.trouble}"
     unread = broker.unread or 0
-    flood = f"; {unread:,} messages wait in the queue of ends: no beat reads them, or strangers write there"
+    many = quantity(unread, "message")
+    flood = f"; the queue of ends holds {many}: no beat reads it, or strangers write there"
     return f"{broker.url} takes messages" + (flood if unread >= MANY_UNREAD else "")
 
 

@@ -14,6 +14,7 @@ import pytest
 from celery import Celery
 
 from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
+from celery_qbeat.dispatchers.completions import NO_REASON
 from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import End, Flight
 from tests.celeryproc import Code, Project
@@ -231,7 +232,7 @@ def test_a_result_that_cannot_be_stored_is_a_failure_in_the_end(stage: Stage) ->
 
 def test_a_failure_says_why_when_there_is_a_result_backend(stage: Stage) -> None:
     (end,) = stage.ends[stage.runs["exception"]]
-    assert end.detail == ("ValueError: this task always fails" if stage.backend else "")
+    assert end.detail == ("ValueError: this task always fails" if stage.backend else NO_REASON)
 
 
 @pytest.mark.parametrize("case", list(SILENT))

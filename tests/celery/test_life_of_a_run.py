@@ -192,7 +192,7 @@ def test_runs_are_listed_by_verdict_and_by_age(stage: Stage) -> None:
         assert {run["verdict"] for run in listed} == {verdict}
         known = {run.task_id for run in stage.early["seconds"] if run.verdict == verdict}
         assert {run["task_id"] for run in listed} >= known
-    assert stage.cli("runs", "gone", "--since", "1h") == []
+    assert stage.cli("runs", "seconds", "--verdict", "expired") == []
 
 
 def test_show_has_the_last_runs_with_durations_rates_and_next_slots(stage: Stage) -> None:

@@ -157,7 +157,7 @@ def test_large_messages_are_dropped_and_counted(desk: Desk, caplog: pytest.LogCa
     assert desk.take() == [(run, Verdict.SUCCEEDED)]
     desk.completions.ack()
     (line,) = [record.getMessage() for record in caplog.records if record.name == "celery_qbeat"]
-    assert line.startswith(f"completions: dropped 8 message(s) in {QUEUE} that did not come from a run of ours")
+    assert line.startswith(f"completions: dropped 8 messages in {QUEUE} that did not come from a run of ours")
     assert line.endswith("(5 too large, 3 with a wrong token)")
     flood(desk)
     assert desk.take() == []
@@ -204,7 +204,7 @@ def test_status_says_how_many_messages_wait(desk: Desk) -> None:
     flood(desk, count=MANY_UNREAD)
     check = check_broker(desk.app, namespace="test", instance=INSTANCE)
     assert (check.unread, check.trouble) == (MANY_UNREAD, "")
-    assert "; 1,000 messages wait in the queue of ends: no beat reads them" in broker_sentence(check)
+    assert "; the queue of ends holds 1,000 messages: no beat reads it" in broker_sentence(check)
     assert check_broker(desk.app, namespace="nobody", instance=fresh_id()).unread in (0, None)
     assert check_broker(desk.app).unread is None
 

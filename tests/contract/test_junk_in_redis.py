@@ -44,6 +44,6 @@ def test_junk_ends_in_words_and_in_no_traceback(
         text = "".join(cli.run("status").stdout.split())
         json.loads(cli.run("status", "--json").stdout, parse_constant=pytest.fail)
     if put is strings:
-        assert "withoutanend:nobeatmadethislock,deleteitskey" in text
+        assert "avaluethatnobeatwroteholdsit,withoutanend:deletethekey" in text
     else:
         assert f"redis-cliDEL'{key.removesuffix('lock')}beats'" in text

@@ -102,7 +102,7 @@ def test_a_tick_reads_all_ends_that_have_arrived(cli: Cli, monkeypatch: pytest.M
         queue = f"qbeat.done.default.{database_id(cli.instance)}"
         cli.app.send_task(DONE_TASK, kwargs=told, exchange="celery_qbeat", routing_key=queue, declare=[])
     # One end uses the budget of a pass up.
-    monkeypatch.setattr("celery_qbeat.wiring.Limits", partial(Limits, drain_s=0.0))
+    monkeypatch.setattr("celery_qbeat.engine.Limits", partial(Limits, drain_s=0.0))
     cli.ok("tick")
     assert {run["verdict"] for run in cli.json("runs")} == {"succeeded"}
 
