@@ -11,6 +11,9 @@ from tests.chaos.recovery import dispatches, recoveries
 
 SECOND = 1_000_000
 
+TICK_S = 2.0
+"""The ledger has the begin of the tick in which something happened; a tick may take this long beside other faults."""
+
 SILENT_S = 45.0
 """Nobody may be silent for longer without a fault that goes on meanwhile; the bounds of all kinds are shorter."""
 
@@ -73,7 +76,7 @@ def _without_dispatch(evidence: Evidence, dispatched: int, last: int, since_us: 
 
 
 def _of_doubt(evidence: Evidence, entry: Entry) -> Sequence[Incident]:
-    settled_us = entry.finished_us if entry.finished_us is not None else NEVER_US
+    settled_us = NEVER_US if entry.finished_us is None else entry.finished_us + round(TICK_S * SECOND)
     return _overlapping(evidence.incidents, entry.claimed_us, settled_us)
 
 

@@ -76,8 +76,11 @@ def test_a_doubt_that_nothing_explains_is_found() -> None:
     assert broken(evidence) == {"doubt without a cause"}
     ended = replace(evidence, incidents=[incident("end beat in a burst", 5, 6)])
     assert broken(ended) == {"doubt without a cause"}
-    killed = replace(evidence, incidents=[incident("kill beat", 5, 6)])
-    assert broken(killed) == set()
+    for began in (5, 6):
+        killed = replace(evidence, incidents=[incident("kill beat", began, 7)])
+        assert broken(killed) == set()
+    later = replace(evidence, incidents=[incident("kill beat", 8, 9)])
+    assert broken(later) == {"doubt without a cause"}
 
 
 def test_the_table_has_the_worst_of_each_kind() -> None:
