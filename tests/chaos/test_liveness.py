@@ -76,10 +76,10 @@ def test_a_doubt_that_nothing_explains_is_found() -> None:
     assert broken(evidence) == {"doubt without a cause"}
     ended = replace(evidence, incidents=[incident("end beat in a burst", 5, 6)])
     assert broken(ended) == {"doubt without a cause"}
-    for began in (5, 6):
-        killed = replace(evidence, incidents=[incident("kill beat", began, 7)])
+    for began in (5, 7):
+        killed = replace(evidence, incidents=[incident("kill beat", began, 7.5)])
         assert broken(killed) == set()
-    later = replace(evidence, incidents=[incident("kill beat", 8, 9)])
+    later = replace(evidence, incidents=[incident("kill beat", 8.5, 9)])
     assert broken(later) == {"doubt without a cause"}
 
 
