@@ -19,7 +19,10 @@ RUN_OTHER_TASKS = frozenset(
 )
 """Built-in tasks that run whatever their arguments name (seen on Celery 5.3 to 5.7): never, whoever lists them."""
 
-BUILTIN_PRUNE = "_builtin.prune"
+BUILTIN_PREFIX = "_builtin."
+"""How the ids and functions of the rows begin that the scheduler seeds itself."""
+
+BUILTIN_PRUNE = f"{BUILTIN_PREFIX}prune"
 
 TRUSTED = frozenset({(BUILTIN_PRUNE, BUILTIN_PRUNE)})
 """The (id, fn) pairs of the rows that the scheduler seeds itself."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.contrib.auth.models import Permission
 
-from celery_qbeat.django.models import Job, Request, Run, Worker
+from celery_qbeat.django.models import History, Job, Request, Run, Worker
 from celery_qbeat.django.permissions import scopes_of
+from celery_qbeat.privileges import BUILTIN_PRUNE
 from tests.django.rows import make_job, make_run, make_state
 from tests.django.typing_forms import ADD, change, errors, typed
 
@@ -115,6 +117,68 @@ def test_an_editor_of_one_scope_adds_jobs_there_and_nowhere_else(scopes: None, c
     assert "not one of the available choices" in errors(editor.post(ADD, typed(id="other", worker="mail")))["worker"]
     assert set(errors(editor.post(ADD, typed(id="other", worker="")))) == {"worker"}
     assert Job.objects.get(pk="new").worker == "billing"
+
+
+def pages() -> list[str]:
+    """The path of every page of the admin of qbeat, with the ids of what belongs to another scope, and the index."""
+    run = Run.objects.filter(job_id="mail.job").latest("pk").pk
+    ids = {"job": "mail.job", "run": run, "worker": "mail"}
+    found = ["/admin/", "/admin/qbeat/", "/admin/jsi18n/"]
+    for model, admin_of in admin.site._registry.items():
+        if model._meta.app_label == "qbeat":
+            for pattern in admin_of.get_urls():
+                path = str(pattern.pattern).replace("<path:object_id>", str(ids[model._meta.model_name]))
+                found.append(f"/admin/qbeat/{model._meta.model_name}/{path}")
+    return found
+
+
+@pytest.mark.parametrize("rights", [("edit_scope_billing",), ("edit_scope_billing", "run_now"), ()])
+def test_no_page_shows_an_editor_what_belongs_to_another_scope(
+    site: Any, scopes: None, client_of: Any, rights: tuple[str, ...]
+) -> None:
+    make_state("mail.job", late_after_us=1, problem="a secret")
+    Job.objects.filter(pk="mail.job").update(description="a secret", fn="a.secret", queue="secret")
+    make_run("mail.job", 2_000_000, detail="a secret")
+    user = client_of(*rights)
+    shown = {path: user.get(path) for path in pages()}
+    assert sum(b"secret" in site.get(path).content for path in shown) >= 3
+    for path, answer in shown.items():
+        assert answer.status_code < 500, path
+        assert b"secret" not in answer.content, path
+        assert b'value="mail"' not in answer.content, path
+
+
+@pytest.mark.parametrize("trace", ["run", "history"])
+def test_an_editor_of_one_scope_cannot_take_over_a_deleted_job(scopes: None, client_of: Any, trace: str) -> None:
+    if trace == "run":
+        make_run("mail.gone", 2_000_000)
+    else:
+        History._base_manager.bulk_create([History(job_id="mail.gone", since_us=1, spec=None)])
+    editor = client_of("edit_scope_billing")
+    found = errors(editor.post(ADD, typed(id="mail.gone", worker="billing")))
+    assert "choose another id" in found["id"]
+    assert client_of("add_job", "change_job").post(ADD, typed(id="mail.gone", worker="")).status_code == 302
+
+
+def test_an_editor_of_one_scope_cannot_make_a_built_in_job(scopes: None, client_of: Any) -> None:
+    Job.objects.filter(pk=BUILTIN_PRUNE).delete()
+    row = typed(id=BUILTIN_PRUNE, fn=BUILTIN_PRUNE, worker="billing")
+    assert "belong to the scheduler" in errors(client_of("edit_scope_billing").post(ADD, row))["id"]
+
+
+def test_a_copy_takes_no_id_that_has_runs(scopes: None, client_of: Any) -> None:
+    make_run("billing.job.copy", 2_000_000)
+    act(client_of("edit_scope_billing"), "duplicate", "billing.job")
+    assert set(Job.objects.filter(pk__contains="copy").values_list("pk", flat=True)) == {"billing.job.copy2"}
+
+
+def test_an_editor_of_one_scope_is_offered_what_the_scope_may_run(
+    scopes: None, client_of: Any, celery_app: Any
+) -> None:
+    names = sorted(name for name in celery_app.tasks if not name.startswith("celery."))
+    Worker.objects.filter(pk="billing").update(functions=names[0])
+    form = client_of("edit_scope_billing").get(ADD).context["adminform"].form
+    assert form.fields["fn"].widget.suggestions == names[:1]
 
 
 def test_moving_a_job_takes_both_scopes_and_the_right_to_choose(scopes: None, client_of: Any) -> None:

@@ -48,6 +48,8 @@ class JobActions:
         left, copies = queryset.count() - len(jobs), jobs[:MOST_COPIES]
         wanted = [name for job in copies for name in _names(job.pk)]
         taken = set(Job.objects.filter(pk__in=wanted).values_list("pk", flat=True))
+        # The runs of a deleted job are not those of a copy, nor for its maker to see.
+        taken |= set(Run.objects.filter(job_id__in=wanted).values_list("job_id", flat=True).distinct())
         for job in copies:
             job.pk = next(name for name in _names(job.pk) if name not in taken)
             job.enabled = False

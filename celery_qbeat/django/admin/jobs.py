@@ -94,6 +94,7 @@ class JobAdmin(JobPages, NoNul, JobActions, ScopedAccess, admin.ModelAdmin):
     def get_form(self, request: Any, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change=change, **kwargs)
         form.scopes, form.may_choose_scope = self.choices_of(request, obj)
+        form.sees_all_jobs = self.visible(request) is None
         return form
 
     def get_changeform_initial_data(self, request: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from django.core.exceptions import ValidationError
 from celery_qbeat.django.forms.fields import DatesField, JsonField, LocalTimeField, WeekdaysField
 from celery_qbeat.django.forms.widgets import Suggesting
 from celery_qbeat.django.forms.words import CATCH_UP, HELP, KIND_CHOICES, ON_DOUBT, OVERLAP, kind_help
-from celery_qbeat.django.models import Job
+from celery_qbeat.django.models import History, Job, Run
 from celery_qbeat.django.models.people import row_of
 from celery_qbeat.django.preview import COLUMNS
 from celery_qbeat.django.project import Project, read_project
@@ -22,6 +22,7 @@ from celery_qbeat.django.times import moment
 from celery_qbeat.errors import ScheduleError
 from celery_qbeat.jobs import Reading, read_row
 from celery_qbeat.jobs import Worker as Scope
+from celery_qbeat.privileges import BUILTIN_PREFIX
 from celery_qbeat.schedules import parse, parse_days
 
 _LEADING = re.compile(r"([a-z_]+)")
@@ -41,6 +42,7 @@ class JobForm(forms.ModelForm):
 
     scopes: frozenset[str] | None = None
     may_choose_scope = True
+    sees_all_jobs = True
 
     seen_rev = forms.CharField(required=False, widget=forms.HiddenInput)
     schedule_kind = forms.ChoiceField(label="Kind", choices=KIND_CHOICES, widget=forms.RadioSelect, initial="daily")
@@ -117,6 +119,17 @@ class JobForm(forms.ModelForm):
         return [(name, name or "– default –") for name in sorted(names)]
 
     # What was typed.
+
+    def clean_id(self) -> str:
+        """Whoever sees only some jobs cannot take over the id of another one, and with it its runs."""
+        job_id: str = self.cleaned_data["id"]
+        if self.instance.pk or self.sees_all_jobs:
+            return job_id
+        if job_id.startswith(BUILTIN_PREFIX):
+            raise ValidationError(f"Ids that begin with {BUILTIN_PREFIX} belong to the scheduler: choose another one.")
+        if Run.objects.filter(job_id=job_id).exists() or History.objects.filter(job_id=job_id).exists():
+            raise ValidationError("There was a job with this id, and you may not see its runs: choose another id.")
+        return job_id
 
     def clean_worker(self) -> str:
         """The default scope is an empty text, which a field that is not required lets pass."""
