@@ -16,7 +16,7 @@ from celery.schedules import schedule as celery_interval
 
 from celery_qbeat import schedules
 from celery_qbeat.errors import ScheduleError
-from celery_qbeat.jobs import CODE_PREFIX, Job, fingerprint
+from celery_qbeat.jobs import CODE_PREFIX, ENTRY_NAME, Job, fingerprint
 from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.schedules import Cron, Daily, Days, Every, Interval
 
@@ -215,6 +215,7 @@ def _job(name: str, entry: Mapping[str, Any], app: Any) -> Job:
     options = dict(entry.get("options") or {})
     options[ARGS] = entry.get("args") or ()
     options[KWARGS] = entry.get("kwargs") or {}
+    options[ENTRY_NAME] = name
     return Job(
         id=CODE_PREFIX + name,
         fn=str(entry["task"]),

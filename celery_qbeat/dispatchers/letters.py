@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from numbers import Real
@@ -14,6 +14,7 @@ from celery.beat import BeatLazyFunc
 from celery.utils.time import maybe_make_aware
 
 from celery_qbeat.dispatchers.broker import DONE_TASK, Address
+from celery_qbeat.dispatchers.overrides import MOST_LEFT_S, Call, EntryHook, Override, goes_through_override
 from celery_qbeat.identity import run_token
 from celery_qbeat.jobs import Job, Run
 from celery_qbeat.ports import Shipment
@@ -37,21 +38,18 @@ _OURS = (
 )
 """Options that an entry of `beat_schedule` cannot set, since the dispatcher does."""
 
-MOST_LEFT_S = 4_000_000.0
-"""The longest life of a message that every broker takes, in seconds: RabbitMQ closes the channel over one that is too
-long, and leaves its neighbours in doubt. Of a longer one the worker alone sees when it is over."""
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A message that is ready but for its encoding, and how it travels."""
+    """A message that is ready but for its encoding, and how it travels; with an `override`, that one makes it anew."""
 
     task_id: str
     task: str
     message: Any
     options: Mapping[str, Any]
+    override: Override | None = None
 
     @property
     def queue(self) -> str | None:
@@ -90,46 +88,65 @@ class Ends:
 
 class Writer:
     """Makes messages; `ends` None: without callbacks. Some settings of the app are read once, as Celery itself does:
-    asking for one costs as much as encoding a message."""
+    asking for one costs as much as encoding a message. `hook`: Celery's `apply_entry`, if there is a beat."""
 
-    def __init__(self, app: Any, ends: Ends | None) -> None:
+    def __init__(self, app: Any, ends: Ends | None, hook: EntryHook | None = None) -> None:
         self._app = app
         self._ends = ends
+        self._hook = hook
+        self._eager: bool = app.conf.task_always_eager
         self._events: bool = app.conf.task_send_sent_event
         self._default_queue: Any = app.conf.task_default_queue
 
-    def write(self, shipment: Shipment, instance: str) -> Letter:
-        """The message for a run. Raises whatever Celery, a router or the payload raises: then nothing can be sent."""
-        app, job, run = self._app, shipment.job, shipment.run
-        options = _options(app, job)
+    def write(self, shipment: Shipment, instance: str, trusted: Callable[[], bool]) -> Letter:
+        """The message for a run. Raises whatever Celery, a router or the payload raises: then nothing can be sent.
+
+        `trusted` is asked again before an override of the app publishes.
+        """
+        call = self._call(shipment, instance)
+        letter = self._letter(shipment.job, call)
+        hook = self._hook if self._hook is not None and self._hook.hooked() else None
+        if self._eager or (hook is None and not goes_through_override(self._app, call.task)):
+            return letter
+        return replace(letter, override=Override(self._app, shipment.job, call, trusted, hook))
+
+    def _call(self, shipment: Shipment, instance: str) -> Call:
+        job, run = shipment.job, shipment.run
+        options = _options(self._app, job)
         args, kwargs = _payload(job)
-        fields = {name: options.pop(name) for name in _MESSAGE_OPTIONS if name in options}
         links = [*_listed(options.pop("link", None))]
         errors = [*_listed(options.pop("link_error", None))]
         if self._ends is not None:
             success, failure = self._ends.of(run.task_id, instance)
             links.append(success)
             errors.append(failure)
-        expires = options.pop("expires", None)
         headers = {**(options.pop("headers", None) or {}), **_headers(job, run)}
+        options |= {"task_id": run.task_id, "headers": headers, "link": links or None, "link_error": errors or None}
+        return Call(run.task_id, job.fn, args, kwargs, options)
+
+    def _letter(self, job: Job, call: Call) -> Letter:
+        app, options = self._app, dict(call.options)
+        fields = {name: options.pop(name) for name in _MESSAGE_OPTIONS if name in options}
+        links, errors, headers = (options.pop(name) for name in ("link", "link_error", "headers"))
+        expires, task_id = options.pop("expires", None), options.pop("task_id")
         if not job.from_code:
             fields |= _representations(job.args, job.kwargs)
         fields.setdefault("reply_to", app.thread_oid)
-        travel = self._route(options, job.fn, args, kwargs)
+        travel = self._route(options, call.task, call.args, call.kwargs)
         if expires is not None and (left := _seconds_left(app, expires)) <= MOST_LEFT_S:
             travel["expiration"] = max(0.0, left)
         message = app.amqp.create_task_message(
-            run.task_id,
-            job.fn,
-            args,
-            kwargs,
+            task_id,
+            call.task,
+            call.args,
+            call.kwargs,
             expires=expires,
-            callbacks=links or None,
-            errbacks=errors or None,
+            callbacks=links,
+            errbacks=errors,
             create_sent_event=self._events,
             **{"ignore_result": None, **fields},
         )
-        return Letter(run.task_id, job.fn, message, {**travel, "headers": headers})
+        return Letter(task_id, call.task, message, {**travel, "headers": headers})
 
     def _route(self, options: dict[str, Any], fn: str, args: Any, kwargs: Any) -> dict[str, Any]:
         router = self._app.amqp.router
@@ -204,6 +221,7 @@ def _listed(value: Any) -> list[Any]:
 def _headers(job: Job, run: Run) -> dict[str, Any]:
     return {
         "celery_beat_task": True,
+        "periodic_task_name": job.name,
         "qbeat_job": job.id,
         "qbeat_slot": _instant(run.slot_us),
         "qbeat_slot_us": run.slot_us,

@@ -191,6 +191,10 @@ def unsendable(job: Job, run: Run, detail: str) -> None:
     log.error("failed: job=%r slot=%s task_id=%s: could not be published: %s", job.id, slot, run.task_id, detail)
 
 
+def declined(job: Job, run: Run, detail: str) -> None:
+    log.info("skipped: job=%r slot=%s task_id=%s: %s", job.id, instant(run.slot_us), run.task_id, detail)
+
+
 def unknown_request(request: Request) -> None:
     log.warning("run by hand: %r is not a job (asked by %s)", request.job_id, request.asked_by or "nobody named")
 

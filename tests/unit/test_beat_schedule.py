@@ -106,7 +106,7 @@ def test_entries_become_trusted_jobs_with_their_own_arguments_and_options() -> N
     )
     one, two = sorted(code_jobs(app), key=lambda job: job.id)
     assert (one.id, one.fn, one.rev, one.overlap) == ("code:one", "t.one", None, "allow")
-    assert one.options == {"queue": "q", ARGS: (1, b"x"), KWARGS: {"k": 2}}
+    assert one.options == {"queue": "q", ARGS: (1, b"x"), KWARGS: {"k": 2}, "__name__": "one"}
     assert one.from_code
     assert one.schedule == Interval(30.0)
     assert two.schedule == Schedule.daily_at([0]).inner
