@@ -26,6 +26,9 @@ ARGS = "__args__"
 KWARGS = "__kwargs__"
 """Where a code entry's Python arguments stand in `Job.options`."""
 
+CELERY_SCHEDULE = "__schedule__"
+"""Where its schedule stands there as Celery knows it."""
+
 NEVER_S = 86_400.0
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -216,6 +219,7 @@ def _job(name: str, entry: Mapping[str, Any], app: Any) -> Job:
     options[ARGS] = entry.get("args") or ()
     options[KWARGS] = entry.get("kwargs") or {}
     options[ENTRY_NAME] = name
+    options[CELERY_SCHEDULE] = celerys
     return Job(
         id=CODE_PREFIX + name,
         fn=str(entry["task"]),

@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 
 from celery import beat
 
+from celery_qbeat.apply_entry import ApplyEntry
 from celery_qbeat.clock import SystemClock
 from celery_qbeat.dispatchers.broker import check_urls
+from celery_qbeat.dispatchers.overrides import OverrideProducer
 from celery_qbeat.engine import Engine
 from celery_qbeat.engine.repeated_errors import RepeatedErrors
 from celery_qbeat.errors import QbeatError, Unavailable
@@ -57,7 +59,13 @@ class Scheduler(beat.Scheduler):
             # A signal came before Celery had its scheduler, and its handler makes another one to close it.
             return
         engine = self._engine = _or_exit(
-            lambda: build(self.app, self.settings, poll_s=self._poll, stopping=self._signals.pending)
+            lambda: build(
+                self.app,
+                self.settings,
+                poll_s=self._poll,
+                stopping=self._signals.pending,
+                hook=ApplyEntry(self),
+            )
         )
         _starting.now = True
         try:
@@ -90,6 +98,18 @@ class Scheduler(beat.Scheduler):
             # reference.
             raise SystemExit
         return pause
+
+    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
+        """Send an entry, which `ApplyEntry` made of a run, as Celery does; its producer is told what came of it."""
+        if not isinstance(producer, OverrideProducer):
+            return super().apply_async(entry, producer=producer, advance=advance, **kwargs)
+        try:
+            producer.result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
+        except beat.SchedulingError as error:
+            # `apply_entry` logs it and returns.
+            producer.error = error.__context__ or error
+            raise
+        return producer.result
 
     def close(self) -> None:
         """Give the lock back, at once. Celery calls this from its signal handler, even in the middle of a tick, and

@@ -15,6 +15,7 @@ from celery_qbeat.beat_schedule import code_jobs
 from celery_qbeat.clock import SystemClock
 from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
 from celery_qbeat.dispatchers.broker import check_urls
+from celery_qbeat.dispatchers.overrides import EntryHook
 from celery_qbeat.engine import Chore, Engine, Limits, Parts
 from celery_qbeat.errors import SettingsError
 from celery_qbeat.gates import RedisGate, StandaloneGate
@@ -36,8 +37,12 @@ def build(
     *,
     poll_s: float | None = None,
     stopping: Callable[[], bool] = lambda: False,
+    hook: EntryHook | None = None,
 ) -> Engine:
-    """An engine for this app. Connects to nothing. Raises SettingsError for settings that do not fit together."""
+    """An engine for this app. Connects to nothing. Raises SettingsError for settings that do not fit together.
+
+    `hook`: the beat's `apply_entry`, for SDKs that patch it.
+    """
     check_urls(app)
     poll = poll_s or settings.poll_interval
     clock = SystemClock()
@@ -47,7 +52,7 @@ def build(
         Parts(
             store=store,
             gate=build_gate(settings, poll, holder, clock),
-            dispatcher=CeleryDispatcher(app, namespace=settings.namespace, instance=lambda: store.instance),
+            dispatcher=CeleryDispatcher(app, namespace=settings.namespace, instance=lambda: store.instance, hook=hook),
             completions=CeleryCompletions(app, namespace=settings.namespace, instance=lambda: store.instance),
             clock=clock,
             privileges=build_privileges(app, settings),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, Protocol
 
@@ -102,7 +102,7 @@ class Override:
     def __init__(self, app: Any, job: Job, call: Call, trusted: Callable[[], bool], hook: EntryHook | None) -> None:
         self._app = app
         self._job = job
-        self._call = call
+        self._call = replace(call, options=_complete(app, call))
         self._trusted = trusted
         self._hook = hook
 
@@ -161,19 +161,37 @@ def text(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def is_overridden(owner: Any, name: str, *modules: str) -> bool:
-    """Whether a method is neither Celery's own nor one of these modules: overridden by a class or patched by an SDK."""
-    found = vars(owner).get(name) or getattr(type(owner), name)
-    if type(found) is not FunctionType:
-        return True
-    module: str = found.__globals__.get("__name__", "")
-    return not module.startswith("celery.") and module not in modules
+def is_overridden(owner: Any, name: str) -> bool:
+    """Whether this method is not Celery's own: overridden by a class, or patched by an SDK."""
+    return not _is_own(vars(owner).get(name) or getattr(type(owner), name))
+
+
+def defines_override(owner: Any, name: str) -> bool:
+    """The same of any class that it derives from: an SDK may have patched a method that a class of ours extends."""
+    definitions = [vars(kind)[name] for kind in type(owner).__mro__ if name in vars(kind)]
+    return name in vars(owner) or not all(map(_is_own, definitions))
+
+
+def _is_own(found: Any) -> bool:
+    # A wrapper copies the name and the module of what it wraps, but not its globals.
+    return type(found) is FunctionType and found.__globals__["__name__"].startswith(("celery.", "celery_qbeat."))
 
 
 def goes_through_override(app: Any, fn: str) -> bool:
     """Whether runs of this task go through code of the app that only a call reaches."""
     task = app.tasks.get(fn)
     return (task is not None and is_overridden(task, "apply_async")) or is_overridden(app, "send_task")
+
+
+def _complete(app: Any, call: Call) -> dict[str, Any]:
+    """The options with what `apply_async` would take from the settings and the task otherwise."""
+    options = {**call.options, "retry": False, "add_to_parent": False}
+    if "queue" in options:
+        # The queue of a row goes before the exchange of the task's decorator.
+        task = app.tasks.get(call.task)
+        unset = [name for name in ("exchange", "routing_key") if getattr(task, name, None) is not None]
+        options = {**dict.fromkeys(unset), **options}
+    return options
 
 
 @contextmanager

@@ -48,9 +48,9 @@ def rabbit_url(rabbitmq_server: RabbitMQ) -> Iterator[str]:
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Celery]:
     fixture = {"redis": "redis_url", "amqp": "rabbit_url"}.get(request.param)
     app = make_app(request.getfixturevalue(fixture) if fixture else "filesystem://", tmp_path)
-    app.task(name="tenant", base=Tenant)(anything)
-    app.task(name="moody", base=Moody)(anything)
-    app.task(name="plain")(anything)
+    app.task(shared=False, name="tenant", base=Tenant)(anything)
+    app.task(shared=False, name="moody", base=Moody)(anything)
+    app.task(shared=False, name="plain")(anything)
     yield app
     take_all(app)
     # `Moody` may have used the pool of the app.
@@ -96,7 +96,7 @@ def test_an_app_with_its_own_send_task_sends_every_task(tmp_path: Path) -> None:
             return super().send_task(name, *args, **options)
 
     app = Mine("proj", broker="memory://", set_as_current=False)
-    app.task(name="plain")(anything)
+    app.task(shared=False, name="plain")(anything)
     dispatcher = CeleryDispatcher(app, namespace="test", instance=lambda: INSTANCE)
     assert fates(dispatcher.send([run_of(row(fn="plain")), run_of(row(fn="in.the.workers"))], yes)) == ["sent"] * 2
     assert [message.headers["mine"] for message in take_all(app)] == ["plain", "in.the.workers"]
@@ -181,7 +181,7 @@ def test_trust_that_ends_within_an_override_sends_nothing(
 def test_an_override_sees_that_the_broker_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     app = make_app("redis://127.0.0.1:1", tmp_path)
-    app.task(name="moody", base=Moody)(anything)
+    app.task(shared=False, name="moody", base=Moody)(anything)
     monkeypatch.setattr(Moody, "mood", staticmethod(noting(seen)))
     dispatcher = CeleryDispatcher(app, namespace="test", instance=lambda: INSTANCE)
     assert fates(dispatcher.send([run_of(row(fn="moody"))], yes)) == ["not sent"]
@@ -205,7 +205,7 @@ def test_an_override_sees_that_a_full_queue_rejects(
 ) -> None:
     full = {"x-max-length": 0, "x-overflow": "reject-publish"}
     app = make_app(rabbit_url, tmp_path, task_queues=[Queue("full", queue_arguments=full), Queue("celery")])
-    app.task(name="moody", base=Moody)(anything)
+    app.task(shared=False, name="moody", base=Moody)(anything)
     seen: list[str] = []
     monkeypatch.setattr(Moody, "mood", staticmethod(noting(seen)))
     dispatcher = CeleryDispatcher(app, namespace="test", instance=lambda: INSTANCE)
@@ -219,12 +219,13 @@ def test_an_override_sees_that_a_full_queue_rejects(
 def test_an_override_sees_that_redis_refuses(own_redis: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = own_redis()
     app = make_app(server.url, tmp_path)
-    app.task(name="moody", base=Moody)(anything)
+    app.task(shared=False, name="moody", base=Moody)(anything)
     seen: list[str] = []
     note = noting(seen)
 
     def fill(send: Any, args: Any, kwargs: Any, options: Any) -> Any:
-        server.client().config_set("maxmemory", 1)
+        with server.client() as client:
+            client.config_set("maxmemory", 1)
         return note(send, args, kwargs, options)
 
     monkeypatch.setattr(Moody, "mood", staticmethod(fill))
