@@ -16,7 +16,7 @@ from celery.schedules import schedule as celery_interval
 
 from celery_qbeat import schedules
 from celery_qbeat.errors import ScheduleError
-from celery_qbeat.jobs import CODE_PREFIX, ENTRY_NAME, Job, fingerprint
+from celery_qbeat.jobs import CODE_PREFIX, ENTRY_NAME, MAX_ID, Job, fingerprint
 from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.schedules import Cron, Daily, Days, Every, Interval
 
@@ -179,12 +179,15 @@ def _definer(kind: type, method: str) -> type:
     return BaseSchedule if method == "is_due" and found.__module__ == BaseSchedule.__module__ else found
 
 
-def code_jobs(app: Any) -> list[Job]:
-    """The entries of `app.conf.beat_schedule` as jobs. An entry that cannot be used is logged and left out."""
+def code_jobs(app: Any, added: Mapping[str, Any] | None = None) -> list[Job]:
+    """The entries of `app.conf.beat_schedule` as jobs. An entry that cannot be used is logged and left out.
+
+    `added`: entries of Celery's scheduler, or their fields, by name; they come before those of the setting.
+    """
     found = []
-    for name, entry in _entries(app).items():
+    for name, entry in {**_entries(app), **(added or {})}.items():
         try:
-            found.append(_job(name, entry, app))
+            found.append(_job(name, _fields(entry), app))
         except ScheduleError as error:
             log.error("beat_schedule entry %r will not run: %s", name, error)
         except Exception as error:
@@ -203,6 +206,15 @@ def _entries(app: Any) -> dict[str, Mapping[str, Any]]:
     return entries
 
 
+def _fields(entry: Any) -> Mapping[str, Any]:
+    if isinstance(entry, Mapping):
+        return entry
+    names = ("task", "schedule", "args", "kwargs", "options")
+    if not all(hasattr(entry, name) for name in names):
+        raise ScheduleError(f"{entry!r} is no entry; write e.g. {_EXAMPLE}")
+    return {name: getattr(entry, name) for name in names}
+
+
 def _job(name: str, entry: Mapping[str, Any], app: Any) -> Job:
     missing = [key for key in ("task", "schedule") if entry.get(key) is None]
     if missing:
@@ -218,6 +230,7 @@ def _job(name: str, entry: Mapping[str, Any], app: Any) -> Job:
     options = dict(entry.get("options") or {})
     options[ARGS] = entry.get("args") or ()
     options[KWARGS] = entry.get("kwargs") or {}
+    name = _shortened(name)
     options[ENTRY_NAME] = name
     options[CELERY_SCHEDULE] = celerys
     return Job(
@@ -231,6 +244,15 @@ def _job(name: str, entry: Mapping[str, Any], app: Any) -> Job:
         rev=None,
         options=options,
     )
+
+
+def _shortened(name: str) -> str:
+    """A name that fits into an id, and stays different from those of other entries."""
+    room = MAX_ID - len(CODE_PREFIX)
+    if len(name) <= room:
+        return name
+    mark = f"~{fingerprint(name)}"
+    return name[: room - len(mark)] + mark
 
 
 def from_celery(schedule: Any, name: str = "") -> schedules.Schedule:

@@ -22,6 +22,9 @@ CODE_PREFIX = "code:"
 ENTRY_NAME = "__name__"
 """Where the name of an entry in code stands in `Job.options`."""
 
+MAX_ID = 191
+"""The most characters of an id: what the strictest database can index."""
+
 MAX_PAYLOAD = 64 * 1024
 """The most that `args` and `kwargs` of a row may hold together, in bytes of UTF-8 JSON."""
 
@@ -201,7 +204,7 @@ Instant = Annotated[Whole, Field(ge=-62_135_596_800_000_000, le=253_402_300_799_
 class _Row(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    id: Annotated[str, Field(min_length=1, max_length=191), BeforeValidator(_text)]
+    id: Annotated[str, Field(min_length=1, max_length=MAX_ID), BeforeValidator(_text)]
     fn: Annotated[str, Field(min_length=1, max_length=255), BeforeValidator(_text)]
     schedule_kind: Text
     schedule: Text

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_qbeat import Schedule
-from celery_qbeat.beat_schedule import ARGS, KWARGS, Foreign, code_jobs, from_celery, to_us
+from celery_qbeat.beat_schedule import ARGS, CELERY_SCHEDULE, KWARGS, Foreign, code_jobs, from_celery, to_us
 from celery_qbeat.errors import ScheduleError
+from celery_qbeat.jobs import ENTRY_NAME
 from celery_qbeat.schedules import Cron, Interval
 
 
@@ -106,7 +107,8 @@ def test_entries_become_trusted_jobs_with_their_own_arguments_and_options() -> N
     )
     one, two = sorted(code_jobs(app), key=lambda job: job.id)
     assert (one.id, one.fn, one.rev, one.overlap) == ("code:one", "t.one", None, "allow")
-    assert one.options == {"queue": "q", ARGS: (1, b"x"), KWARGS: {"k": 2}, "__name__": "one"}
+    options = {ARGS: (1, b"x"), KWARGS: {"k": 2}, ENTRY_NAME: "one", CELERY_SCHEDULE: schedule(timedelta(seconds=30))}
+    assert one.options == {"queue": "q", **options}
     assert one.from_code
     assert one.schedule == Interval(30.0)
     assert two.schedule == Schedule.daily_at([0]).inner
@@ -214,3 +216,14 @@ def test_a_backend_that_never_forgets_is_cleaned_once_a_day(tmp_path: Path) -> N
     app.conf.beat_schedule = {}
     assert [job.id for job in code_jobs(app)] == ["code:celery.backend_cleanup"]
     assert code_jobs(Celery("t", broker="memory://")) == []
+
+
+def test_a_long_name_is_shortened_to_the_same_id_at_each_start() -> None:
+    longest, long, other = "n" * 186, "n" * 187, "n" * 400
+    entries = {name: {"task": "t", "schedule": 30} for name in (longest, long, other)}
+    first, again = (code_jobs(app_with(**entries)) for _ in range(2))
+    assert [job.id for job in first] == [job.id for job in again]
+    assert first[0].id == f"code:{longest}"
+    assert len({job.id for job in first}) == 3
+    assert {len(job.id) for job in first} == {191}
+    assert all(job.id == f"code:{job.name}" for job in first)

@@ -108,3 +108,23 @@ def test_a_plain_celery_schedule_kept_as_parsed_text_is_the_same_entry_after_a_r
     rig.restart(down_for=1)
     rig.run(60)
     assert rig.slots("code:mine") == [NOON + MINUTE, NOON + 2 * MINUTE]
+
+
+def test_entries_in_code_may_change_while_the_beat_runs() -> None:
+    rig = Rig(code_jobs=[code("old"), code("kept")])
+    rig.insert("j", "every", "1m", overlap="skip")
+    rig.run(65)
+    assert rig.engine.use_code_jobs([code("kept"), code("new")])
+    rig.run(65)
+    assert [len(rig.slots(f"code:{name}")) for name in ("old", "kept", "new")] == [1, 2, 1]
+    assert rig.verdicts("j")[-1] == "skipped", "the run in flight is still known"
+    assert "code:old" not in rig.store.state
+
+
+def test_entries_in_code_do_not_change_in_the_middle_of_something() -> None:
+    rig = Rig(code_jobs=[code("old")])
+    rig.run(5)
+    rig.engine.desk.owed.append(lambda epoch: None)
+    assert not rig.engine.use_code_jobs([code("new")])
+    rig.run(1)
+    assert rig.engine.use_code_jobs([code("new")])
