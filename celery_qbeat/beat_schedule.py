@@ -31,6 +31,9 @@ CELERY_SCHEDULE = "__schedule__"
 
 NEVER_S = 86_400.0
 
+SOONEST_S = 0.1
+"""The shortest pause, in seconds, before a schedule that decides in `is_due` is asked again."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 _EXAMPLE = "{'task': 'shop.tasks.report', 'schedule': 300.0}"
@@ -120,7 +123,7 @@ class Schedule(BaseSchedule):
 class Foreign:
     """Any other Celery schedule, asked through `remaining_estimate`: it decides, DST mistakes included.
 
-    `name`: of its entry, for the log. Raises ScheduleError for a schedule that cannot be asked.
+    `name`: of its entry, for the log. Raises whatever the schedule raises.
     """
 
     schedule: Any
@@ -130,14 +133,6 @@ class Foreign:
     relative: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        kind = type(self.schedule)
-        decides, estimates = (_definer(kind, method) for method in ("is_due", "remaining_estimate"))
-        if estimates is BaseSchedule or (decides is not estimates and issubclass(decides, estimates)):
-            raise ScheduleError(
-                f"{kind.__name__} decides in is_due, which cannot be asked ahead of time; let its remaining_estimate "
-                "decide, or use celery_qbeat.Schedule",
-                field="schedule",
-            )
         self._ask(to_us(datetime.now(UTC)))
 
     def next_after(self, t: int, /) -> int | None:
@@ -173,10 +168,30 @@ class Foreign:
         return 0
 
 
-def _definer(kind: type, method: str) -> type:
-    """The class whose `method` counts; Celery's own all decide by their estimate."""
-    found = next(each for each in kind.__mro__ if method in vars(each))
-    return BaseSchedule if method == "is_due" and found.__module__ == BaseSchedule.__module__ else found
+@dataclass(frozen=True, slots=True)
+class Asked(Foreign):
+    """A Celery schedule whose `is_due` decides. Its next slot is when it is to be asked again."""
+
+    decides: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Ask nothing: a schedule may take an answer for a run."""
+
+    def next_after(self, t: int, /) -> int | None:
+        """At once: what the schedule would say later is known to nobody."""
+        return t + 1
+
+    def ask(self, last_run_us: int) -> tuple[bool, int]:
+        """Whether a run is due now, and microseconds until it is to be asked again. Raises whatever it raises."""
+        last_run = _EPOCH + timedelta(microseconds=last_run_us)
+        due, wait = self.schedule.is_due(last_run.astimezone(getattr(self.schedule, "tz", None) or UTC))
+        return bool(due), round(min(max(float(wait), SOONEST_S), NEVER_S) * 1_000_000)
+
+
+def _decides(kind: type) -> bool:
+    """Whether a class has an `is_due` of its own; Celery's own all decide by their estimate."""
+    found = next(each for each in kind.__mro__ if "is_due" in vars(each))
+    return found.__module__ not in (BaseSchedule.__module__, __name__)
 
 
 def code_jobs(app: Any, added: Mapping[str, Any] | None = None) -> list[Job]:
@@ -256,11 +271,13 @@ def _shortened(name: str) -> str:
 
 
 def from_celery(schedule: Any, name: str = "") -> schedules.Schedule:
-    """The exact schedule that means the same as a Celery one; `Foreign` where there is none. Raises ScheduleError.
+    """The exact schedule that means the same as a Celery one; `Foreign` or `Asked` where there is none.
 
     A plain `crontab` keeps Celery's reading (both day fields must match) and loses its DST mistakes: no hour is lost
     when the clock goes back.
     """
+    if _decides(type(schedule)):
+        return Asked(schedule, name)
     if isinstance(schedule, Schedule):
         return schedule.inner
     if type(schedule) is crontab and schedule.nowfun is None:

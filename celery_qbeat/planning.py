@@ -149,9 +149,19 @@ def kept_slot(job: Job, state: State, now: int) -> int | None:
 
 
 def late_after(job: Job, since_us: int) -> int | None:
-    """When the job counts as late if no run succeeds after `since_us`: two periods, or two slots, later."""
+    """When the job counts as late if no run succeeds after `since_us`: two periods, or two slots, later.
+
+    None: never, as for a schedule that decides for itself when it is due.
+    """
+    if decides_itself(job):
+        return None
     first = job.schedule.next_after(max(since_us, (job.start_us or since_us) - 1))
     return None if first is None else bounded(job, job.schedule.next_after(first))
+
+
+def decides_itself(job: Job) -> bool:
+    """Whether the schedule is code of the project that is asked, before each run, whether it is due."""
+    return job.from_code and getattr(job.schedule, "decides", False)
 
 
 def lease_until(job: Job, now: int) -> int:

@@ -128,3 +128,57 @@ def test_entries_in_code_do_not_change_in_the_middle_of_something() -> None:
     assert not rig.engine.use_code_jobs([code("new")])
     rig.run(1)
     assert rig.engine.use_code_jobs([code("new")])
+
+
+class Oracle:
+    """Decides for itself; `answers` come in turn, the last one for ever."""
+
+    kind, zone, relative, decides = "celery", "UTC", True, True
+
+    def __init__(self, *answers: tuple[bool, int] | Exception) -> None:
+        self.answers = list(answers)
+        self.asked: list[int] = []
+
+    def next_after(self, t: int, /) -> int:
+        return t + 1
+
+    def first(self, now: int, /) -> int:
+        return now + 1
+
+    def after_run(self, slot: int, now: int, /) -> int:
+        return now + 1
+
+    def latest(self, now: int, /) -> None:
+        return None
+
+    def count(self, after: int, until: int, /) -> int:
+        return 0
+
+    def ask(self, last_run_us: int) -> tuple[bool, int]:
+        self.asked.append(last_run_us)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_a_schedule_that_decides_is_asked_before_each_run() -> None:
+    oracle = Oracle((False, 30 * SECOND), (False, 30 * SECOND), (True, 600 * SECOND))
+    rig = Rig(code_jobs=[code(schedule=oracle, plan_key="o")])
+    rig.run(70)
+    assert [slot // SECOND for slot in rig.slots("code:mine")] == [(NOON + MINUTE) // SECOND]
+    assert oracle.asked == [NOON] * 3, "the last run: there was none since it was first seen"
+    rig.run(595)
+    assert len(rig.slots("code:mine")) == 2
+    assert oracle.asked[-1] // SECOND == (NOON + MINUTE) // SECOND
+    assert rig.state("code:mine").late_after_us is None
+
+
+def test_an_error_in_a_schedule_that_decides_hurts_its_entry_alone(caplog: pytest.LogCaptureFixture) -> None:
+    oracle = Oracle(RuntimeError("no tide table"), (True, 3600 * SECOND))
+    rig = Rig(code_jobs=[code(schedule=oracle, plan_key="o"), code("other")])
+    rig.run(299)
+    assert (rig.slots("code:mine"), len(rig.slots("code:other"))) == ([], 4)
+    assert caplog.text.count("its schedule raised RuntimeError: no tide table; it is asked again in 300 s") == 1
+    rig.run(2)
+    assert len(rig.slots("code:mine")) == 1
