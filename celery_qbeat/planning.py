@@ -68,6 +68,7 @@ class Plan:
 
     `spec` None in the history means: from then on the job did not run (disabled, bad, gone). `overtaken_us`: the slot
     that was due under the old definition and that nobody had decided; it wants a verdict before the plan is written.
+    `moved_us`: the slot, past already, to which a new definition moved the one that was `planned_us`; so does it.
     """
 
     job_id: str
@@ -79,6 +80,8 @@ class Plan:
     spec: str | None = None
     record: bool = False
     overtaken_us: int | None = None
+    planned_us: int | None = None
+    moved_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

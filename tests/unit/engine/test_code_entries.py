@@ -182,3 +182,46 @@ def test_an_error_in_a_schedule_that_decides_hurts_its_entry_alone(caplog: pytes
     assert caplog.text.count("its schedule raised RuntimeError: no tide table; it is asked again in 300 s") == 1
     rig.run(2)
     assert len(rig.slots("code:mine")) == 1
+
+
+def daily(time: str) -> Job:
+    return code(schedule=parse("daily", time), plan_key=f"daily {time}")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "restarted", "missed"),
+    [
+        ("00:45", "00:10", "2026-06-02T00:29:00", True),
+        ("00:45", "00:50", "2026-06-01T12:00:00", False),
+        ("00:45", "00:40", "2026-06-01T12:00:00", False),
+        ("00:45", "00:30", "2026-06-02T00:29:00", False),
+        ("00:45", "00:45", "2026-06-02T00:29:00", False),
+        ("00:45", "00:40", "2026-06-01T00:46:00", False),
+    ],
+)
+def test_a_slot_that_a_new_schedule_moves_into_the_past_is_missed(
+    before: str, after: str, restarted: str, missed: bool
+) -> None:
+    rig = Rig("2026-06-01T00:44:00", code_jobs=[daily(before)])
+    rig.run(65)
+    rig.parts["code_jobs"] = [daily(after)]
+    rig.restart(down_for=(at(restarted) - rig.clock.now_us()) / SECOND)
+    rig.run(5)
+    assert rig.verdicts("code:mine")[1:] == ["missed"] * missed
+    if missed:
+        assert rig.entry("code:mine").slot_us == at("2026-06-02T00:10:00")
+        assert rig.entry("code:mine").detail == (
+            "the start changed its schedule: the slot planned in 960 s moved to this time, which had passed"
+        )
+        assert rig.state("code:mine").next_run_us == at("2026-06-03T00:10:00")
+
+
+def test_a_row_that_is_edited_loses_no_slot_that_was_not_due() -> None:
+    rig = Rig("2026-06-01T00:44:00")
+    rig.insert("j", "daily", "00:45")
+    rig.run(65)
+    rig.clock.advance((at("2026-06-02T00:29:00") - rig.clock.now_us()) / SECOND)
+    rig.run(1)
+    rig.store.update("j", schedule="00:10")
+    rig.run(5)
+    assert len(rig.verdicts("j")) == 1
