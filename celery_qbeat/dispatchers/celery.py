@@ -74,6 +74,7 @@ class CeleryDispatcher:
             return []
         wire, writer = self._opened(probe=not self._just_asked)
         self._just_asked = False
+        writer.look_for_overrides()
         # A receiver of these signals expects that the message is out by then.
         watched = signals.after_task_publish.receivers or signals.task_sent.receivers
         size = 1 if watched and isinstance(wire, RedisWire) else wire.window

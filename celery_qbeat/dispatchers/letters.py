@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from numbers import Real
@@ -95,58 +95,73 @@ class Writer:
         self._ends = ends
         self._hook = hook
         self._eager: bool = app.conf.task_always_eager
+        self._hooked = False
+        self._overridden: dict[str, bool] = {}
         self._events: bool = app.conf.task_send_sent_event
         self._default_queue: Any = app.conf.task_default_queue
+
+    def look_for_overrides(self) -> None:
+        """Find out anew, before a batch, what goes through code of the app: an SDK may have patched it since."""
+        self._overridden.clear()
+        self._hooked = self._hook is not None and not self._eager and self._hook.hooked()
 
     def write(self, shipment: Shipment, instance: str, trusted: Callable[[], bool]) -> Letter:
         """The message for a run. Raises whatever Celery, a router or the payload raises: then nothing can be sent.
 
         `trusted` is asked again before an override of the app publishes.
         """
-        call = self._call(shipment, instance)
-        letter = self._letter(shipment.job, call)
-        hook = self._hook if self._hook is not None and self._hook.hooked() else None
-        if self._eager or (hook is None and not goes_through_override(self._app, call.task)):
-            return letter
-        return replace(letter, override=Override(self._app, shipment.job, call, trusted, hook))
-
-    def _call(self, shipment: Shipment, instance: str) -> Call:
-        job, run = shipment.job, shipment.run
-        options = _options(self._app, job)
+        app, job, run = self._app, shipment.job, shipment.run
+        options = _options(app, job)
+        given = dict(options) if self._has_override(job.fn) else None
         args, kwargs = _payload(job)
-        links = [*_listed(options.pop("link", None))]
-        errors = [*_listed(options.pop("link_error", None))]
-        if self._ends is not None:
-            success, failure = self._ends.of(run.task_id, instance)
-            links.append(success)
-            errors.append(failure)
-        headers = {**(options.pop("headers", None) or {}), **_headers(job, run)}
-        options |= {"task_id": run.task_id, "headers": headers, "link": links or None, "link_error": errors or None}
-        return Call(run.task_id, job.fn, args, kwargs, options)
-
-    def _letter(self, job: Job, call: Call) -> Letter:
-        app, options = self._app, dict(call.options)
         fields = {name: options.pop(name) for name in _MESSAGE_OPTIONS if name in options}
-        links, errors, headers = (options.pop(name) for name in ("link", "link_error", "headers"))
-        expires, task_id = options.pop("expires", None), options.pop("task_id")
+        links, errors = self._callbacks(options, run.task_id, instance)
+        expires = options.pop("expires", None)
+        headers = {**(options.pop("headers", None) or {}), **_headers(job, run)}
         if not job.from_code:
             fields |= _representations(job.args, job.kwargs)
         fields.setdefault("reply_to", app.thread_oid)
-        travel = self._route(options, call.task, call.args, call.kwargs)
+        travel = self._route(options, job.fn, args, kwargs)
         if expires is not None and (left := _seconds_left(app, expires)) <= MOST_LEFT_S:
             travel["expiration"] = max(0.0, left)
         message = app.amqp.create_task_message(
-            task_id,
-            call.task,
-            call.args,
-            call.kwargs,
+            run.task_id,
+            job.fn,
+            args,
+            kwargs,
             expires=expires,
             callbacks=links,
             errbacks=errors,
             create_sent_event=self._events,
             **{"ignore_result": None, **fields},
         )
-        return Letter(task_id, call.task, message, {**travel, "headers": headers})
+        override = None
+        if given is not None:
+            given |= {"headers": headers, "link": links, "link_error": errors}
+            override = Override(app, job, Call(run.task_id, job.fn, args, kwargs, given), trusted, self._active_hook)
+        return Letter(run.task_id, job.fn, message, {**travel, "headers": headers}, override)
+
+    def _callbacks(self, options: dict[str, Any], task_id: str, instance: str) -> tuple[Any, Any]:
+        """Those of the entry, taken out of its options, and those that report the end."""
+        links = [*_listed(options.pop("link", None))]
+        errors = [*_listed(options.pop("link_error", None))]
+        if self._ends is not None:
+            success, failure = self._ends.of(task_id, instance)
+            links.append(success)
+            errors.append(failure)
+        return links or None, errors or None
+
+    @property
+    def _active_hook(self) -> EntryHook | None:
+        return self._hook if self._hooked else None
+
+    def _has_override(self, fn: str) -> bool:
+        if self._hooked:
+            return True
+        found = self._overridden.get(fn)
+        if found is None:
+            found = self._overridden[fn] = not self._eager and goes_through_override(self._app, fn)
+        return found
 
     def _route(self, options: dict[str, Any], fn: str, args: Any, kwargs: Any) -> dict[str, Any]:
         router = self._app.amqp.router

@@ -185,7 +185,7 @@ def goes_through_override(app: Any, fn: str) -> bool:
 
 def _complete(app: Any, call: Call) -> dict[str, Any]:
     """The options with what `apply_async` would take from the settings and the task otherwise."""
-    options = {**call.options, "retry": False, "add_to_parent": False}
+    options = {**call.options, "task_id": call.task_id, "retry": False, "add_to_parent": False}
     if "queue" in options:
         # The queue of a row goes before the exchange of the task's decorator.
         task = app.tasks.get(call.task)
