@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from celery_qbeat.jobs import Job, Reading, State
+from celery_qbeat.lost_slots import moved_into_past
 from celery_qbeat.planning import Plan, first_slot, kept_slot, late_after, slot_from_now
 
 UNPLANNED = "-"
@@ -277,10 +278,11 @@ def _plan(entry: Entry, state: State | None, now: int) -> Plan | None:
         return None
     due = known.next_run_us is not None and known.next_run_us <= now
     overtaken = known.next_run_us if due and known.next_run_us != entry.next_us else None
+    moved = moved_into_past(job, known, entry.next_us, now) if job is not None and runnable else None
     entry.state = replace(
         known,
         next_run_us=entry.next_us,
-        last_slot_us=max(filter(None, (known.last_slot_us, overtaken)), default=None),
+        last_slot_us=max(filter(None, (known.last_slot_us, overtaken, moved)), default=None),
         late_after_us=late,
         plan_key=key,
         problem=problem,
@@ -295,4 +297,6 @@ def _plan(entry: Entry, state: State | None, now: int) -> Plan | None:
         spec=job.spec if job is not None and runnable else None,
         record=state is None or known.plan_key != key,
         overtaken_us=overtaken,
+        planned_us=known.next_run_us,
+        moved_us=moved,
     )

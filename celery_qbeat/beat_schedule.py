@@ -16,7 +16,8 @@ from celery.schedules import schedule as celery_interval
 
 from celery_qbeat import schedules
 from celery_qbeat.errors import ScheduleError
-from celery_qbeat.jobs import CODE_PREFIX, Job, fingerprint
+from celery_qbeat.jobs import CODE_PREFIX, ENTRY_NAME, Job, fingerprint
+from celery_qbeat.limits import MAX_CHARACTERS
 from celery_qbeat.safe_logging import get_logger
 from celery_qbeat.schedules import Cron, Daily, Days, Every, Interval
 
@@ -26,7 +27,13 @@ ARGS = "__args__"
 KWARGS = "__kwargs__"
 """Where a code entry's Python arguments stand in `Job.options`."""
 
+CELERY_SCHEDULE = "__schedule__"
+"""Where its schedule stands there as Celery knows it."""
+
 NEVER_S = 86_400.0
+
+SOONEST_S = 0.1
+"""The shortest pause, in seconds, before a schedule that decides in `is_due` is asked again."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
@@ -117,7 +124,7 @@ class Schedule(BaseSchedule):
 class Foreign:
     """Any other Celery schedule, asked through `remaining_estimate`: it decides, DST mistakes included.
 
-    `name`: of its entry, for the log. Raises ScheduleError for a schedule that cannot be asked.
+    `name`: of its entry, for the log. Raises whatever the schedule raises.
     """
 
     schedule: Any
@@ -127,14 +134,6 @@ class Foreign:
     relative: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        kind = type(self.schedule)
-        decides, estimates = (_definer(kind, method) for method in ("is_due", "remaining_estimate"))
-        if estimates is BaseSchedule or (decides is not estimates and issubclass(decides, estimates)):
-            raise ScheduleError(
-                f"{kind.__name__} decides in is_due, which cannot be asked ahead of time; let its remaining_estimate "
-                "decide, or use celery_qbeat.Schedule",
-                field="schedule",
-            )
         self._ask(to_us(datetime.now(UTC)))
 
     def next_after(self, t: int, /) -> int | None:
@@ -170,18 +169,41 @@ class Foreign:
         return 0
 
 
-def _definer(kind: type, method: str) -> type:
-    """The class whose `method` counts; Celery's own all decide by their estimate."""
-    found = next(each for each in kind.__mro__ if method in vars(each))
-    return BaseSchedule if method == "is_due" and found.__module__ == BaseSchedule.__module__ else found
+@dataclass(frozen=True, slots=True)
+class Asked(Foreign):
+    """A Celery schedule whose `is_due` decides. Its next slot is when it is to be asked again."""
+
+    decides: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Ask nothing: a schedule may take an answer for a run."""
+
+    def next_after(self, t: int, /) -> int | None:
+        """At once: what the schedule would say later is known to nobody."""
+        return t + 1
+
+    def ask(self, last_run_us: int) -> tuple[bool, int]:
+        """Whether a run is due now, and microseconds until it is to be asked again. Raises whatever it raises."""
+        last_run = _EPOCH + timedelta(microseconds=last_run_us)
+        due, wait = self.schedule.is_due(last_run.astimezone(getattr(self.schedule, "tz", None) or UTC))
+        return bool(due), round(min(max(float(wait), SOONEST_S), NEVER_S) * 1_000_000)
 
 
-def code_jobs(app: Any) -> list[Job]:
-    """The entries of `app.conf.beat_schedule` as jobs. An entry that cannot be used is logged and left out."""
+def _decides(kind: type) -> bool:
+    """Whether a class has an `is_due` of its own; Celery's own all decide by their estimate."""
+    found = next(each for each in kind.__mro__ if "is_due" in vars(each))
+    return found.__module__ not in (BaseSchedule.__module__, __name__)
+
+
+def code_jobs(app: Any, added: Mapping[str, Any] | None = None) -> list[Job]:
+    """The entries of `app.conf.beat_schedule` as jobs. An entry that cannot be used is logged and left out.
+
+    `added`: entries of Celery's scheduler, or their fields, by name; they come before those of the setting.
+    """
     found = []
-    for name, entry in _entries(app).items():
+    for name, entry in {**_entries(app), **(added or {})}.items():
         try:
-            found.append(_job(name, entry, app))
+            found.append(_job(name, _fields(entry), app))
         except ScheduleError as error:
             log.error("beat_schedule entry %r will not run: %s", name, error)
         except Exception as error:
@@ -200,6 +222,15 @@ def _entries(app: Any) -> dict[str, Mapping[str, Any]]:
     return entries
 
 
+def _fields(entry: Any) -> Mapping[str, Any]:
+    if isinstance(entry, Mapping):
+        return entry
+    names = ("task", "schedule", "args", "kwargs", "options")
+    if not all(hasattr(entry, name) for name in names):
+        raise ScheduleError(f"{entry!r} is no entry; write e.g. {_EXAMPLE}")
+    return {name: getattr(entry, name) for name in names}
+
+
 def _job(name: str, entry: Mapping[str, Any], app: Any) -> Job:
     missing = [key for key in ("task", "schedule") if entry.get(key) is None]
     if missing:
@@ -215,6 +246,9 @@ def _job(name: str, entry: Mapping[str, Any], app: Any) -> Job:
     options = dict(entry.get("options") or {})
     options[ARGS] = entry.get("args") or ()
     options[KWARGS] = entry.get("kwargs") or {}
+    name = _shortened(name)
+    options[ENTRY_NAME] = name
+    options[CELERY_SCHEDULE] = celerys
     return Job(
         id=CODE_PREFIX + name,
         fn=str(entry["task"]),
@@ -228,12 +262,23 @@ def _job(name: str, entry: Mapping[str, Any], app: Any) -> Job:
     )
 
 
+def _shortened(name: str) -> str:
+    """A name that fits into an id, and stays different from those of other entries."""
+    room = MAX_CHARACTERS["id"] - len(CODE_PREFIX)
+    if len(name) <= room:
+        return name
+    mark = f"~{fingerprint(name)}"
+    return name[: room - len(mark)] + mark
+
+
 def from_celery(schedule: Any, name: str = "") -> schedules.Schedule:
-    """The exact schedule that means the same as a Celery one; `Foreign` where there is none. Raises ScheduleError.
+    """The exact schedule that means the same as a Celery one; `Foreign` or `Asked` where there is none.
 
     A plain `crontab` keeps Celery's reading (both day fields must match) and loses its DST mistakes: no hour is lost
     when the clock goes back.
     """
+    if _decides(type(schedule)):
+        return Asked(schedule, name)
     if isinstance(schedule, Schedule):
         return schedule.inner
     if type(schedule) is crontab and schedule.nowfun is None:

@@ -21,6 +21,9 @@ from celery_qbeat.schedules import Schedule, parse
 CODE_PREFIX = "code:"
 """Ids of entries of `app.conf.beat_schedule` start with this; rows may not."""
 
+ENTRY_NAME = "__name__"
+"""Where the name of an entry in code stands in `Job.options`."""
+
 DEFAULT_MAX_RUN_US = 3_600_000_000
 
 
@@ -98,6 +101,12 @@ class Job:
     expires_s: int | None = None
     rev: int | None = None
     options: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """What people call it: the id of its row, or the name of its entry in code."""
+        given = (self.options or {}).get(ENTRY_NAME)
+        return str(given) if given is not None else self.id
 
     @property
     def from_code(self) -> bool:

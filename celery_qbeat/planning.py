@@ -73,6 +73,7 @@ class Plan:
 
     `spec` None in the history means: from then on the job did not run (disabled, bad, gone). `overtaken_us`: the slot
     that was due under the old definition and that nobody had decided; it wants a verdict before the plan is written.
+    `moved_us`: the slot, past already, to which a new definition moved the one that was `planned_us`; so does it.
     """
 
     job_id: str
@@ -84,6 +85,8 @@ class Plan:
     spec: str | None = None
     record: bool = False
     overtaken_us: int | None = None
+    planned_us: int | None = None
+    moved_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +157,19 @@ def kept_slot(job: Job, state: State, now: int) -> int | None:
 
 
 def late_after(job: Job, since_us: int) -> int | None:
-    """When the job counts as late if no run succeeds after `since_us`: two periods, or two slots, later."""
+    """When the job counts as late if no run succeeds after `since_us`: two periods, or two slots, later.
+
+    None: never, as for a schedule that decides for itself when it is due.
+    """
+    if decides_itself(job):
+        return None
     first = job.schedule.next_after(max(since_us, (job.start_us or since_us) - 1))
     return None if first is None else bounded(job, job.schedule.next_after(first))
+
+
+def decides_itself(job: Job) -> bool:
+    """Whether the schedule is code of the project that is asked, before each run, whether it is due."""
+    return job.from_code and getattr(job.schedule, "decides", False)
 
 
 def lease_until(job: Job, now: int) -> int:

@@ -307,7 +307,7 @@ class Fate(Enum):
 
     `NOT_SENT`: the broker as a whole took nothing more. `REFUSED`: its queue refused it and the broker serves other
     queues. `UNCONFIRMED`: written, and the broker may still confirm it; `Dispatcher.late` tells. `BAD`: this payload
-    can never be published.
+    can never be published. `DECLINED`: the task's own `apply_async` sent nothing, on purpose.
     """
 
     SENT = "sent"
@@ -316,6 +316,7 @@ class Fate(Enum):
     UNCONFIRMED = "unconfirmed"
     DOUBT = "doubt"
     BAD = "bad"
+    DECLINED = "declined"
 
 
 @dataclass(frozen=True, slots=True)

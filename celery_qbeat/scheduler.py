@@ -11,8 +11,11 @@ from typing import Any, TypeVar
 
 from celery import beat
 
+from celery_qbeat.apply_entry import ApplyEntry
+from celery_qbeat.beat_schedule import code_jobs
 from celery_qbeat.clock import SystemClock
 from celery_qbeat.dispatchers.broker import check_urls
+from celery_qbeat.dispatchers.overrides import OverrideProducer
 from celery_qbeat.engine import Engine
 from celery_qbeat.engine.repeated_errors import RepeatedErrors
 from celery_qbeat.errors import QbeatError, Unavailable
@@ -47,6 +50,7 @@ class Scheduler(beat.Scheduler):
         _or_exit(lambda: check_urls(app))
         self._engine: Engine | None = None
         self._in_tick = self._closing = self._closed = self._heartbeat_failing = False
+        self._taken: dict[str, Any] = {}
         self._errors = RepeatedErrors(SystemClock())
         self._signals = ShutdownSignals(self._limit_waits)
         # Celery hands over --max-interval here; the poll interval is ours, and never longer than the one asked for.
@@ -69,7 +73,11 @@ class Scheduler(beat.Scheduler):
         self._signals.add_missing(self._end)
 
     def _start(self) -> None:
-        more: dict[str, Any] = {"stopping": self._signals.pending, "note_alive": self._note_alive}
+        more: dict[str, Any] = {
+            "stopping": self._signals.pending,
+            "note_alive": self._note_alive,
+            "hook": ApplyEntry(self),
+        }
         engine = self._engine = _or_exit(lambda: build(self.app, self.settings, poll_s=self._poll, **more))
         self._heartbeat = heartbeat_file(self.settings, self._poll)
         self._note_alive()
@@ -88,6 +96,7 @@ class Scheduler(beat.Scheduler):
             self._in_tick = True
             self._note_alive()
             if self._engine is not None and not self._closed:
+                self._take_added(self._engine)
                 with self._signals.deferred():
                     pause = self._engine.tick()
         except Exception as error:
@@ -100,6 +109,19 @@ class Scheduler(beat.Scheduler):
             # reference.
             raise SystemExit
         return pause
+
+    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
+        """Send an entry, which `ApplyEntry` made of a run, as Celery does; its producer is told what came of it."""
+        if not isinstance(producer, OverrideProducer):
+            # Not advanced: the schedule would get an entry that runs.
+            return super().apply_async(entry, producer=producer, advance=False, **kwargs)
+        try:
+            producer.result = super().apply_async(entry, producer=producer, advance=False, **kwargs)
+        except beat.SchedulingError as error:
+            # `apply_entry` logs it and returns.
+            producer.error = error.__context__ or error
+            raise
+        return producer.result
 
     def close(self) -> None:
         """Give the lock back, at once. Celery calls this from its signal handler, even in the middle of a tick, and
@@ -120,8 +142,9 @@ class Scheduler(beat.Scheduler):
     def should_sync(self) -> bool:
         return False
 
-    def get_schedule(self) -> dict[str, Any]:
-        return {}
+    def get_schedule(self) -> Any:
+        """The entries that handlers of `beat_init` and others added, by name; each tick takes over what changed."""
+        return self.data
 
     def set_schedule(self, schedule: Any) -> None:
         self.data = schedule
@@ -133,6 +156,12 @@ class Scheduler(beat.Scheduler):
         gate = f"lock in Redis, namespace {self.settings.namespace!r}" if self.settings.redis_url else "standalone"
         database: str = _or_exit(lambda: engine_database(self.settings))
         return f"    . db -> {one_line(database)}\n    . gate -> {gate}"
+
+    def _take_added(self, engine: Engine) -> None:
+        if self.data != self._taken:
+            added = dict(self.data)
+            if engine.use_code_jobs(code_jobs(self.app, added)):
+                self._taken = added
 
     def _end(self, _number: int, _frame: FrameType | None) -> None:
         """End as Celery's beat does on SIGTERM."""

@@ -28,6 +28,7 @@ from celery_qbeat.settings import DEFAULT_DATABASE_URL, Settings
 from celery_qbeat.stores import SqlStore, open_store, parsed_url, shown
 
 if TYPE_CHECKING:
+    from celery_qbeat.dispatchers.overrides import EntryHook
     from celery_qbeat.engine import Chore, Engine
 
 log = get_logger(__name__)
@@ -46,10 +47,12 @@ def build(
     tick_every_s: float | None = None,
     stopping: Callable[[], bool] = lambda: False,
     note_alive: Callable[[], None] = lambda: None,
+    hook: EntryHook | None = None,
 ) -> Engine:
     """An engine for this app. Connects to nothing. Raises SettingsError for settings that do not fit together.
 
     `tick_every_s`: the process ends after a tick, and the next one is started so many seconds later; None: it stays.
+    `hook`: the beat's `apply_entry`, for SDKs that patch it.
     """
     from celery_qbeat.beat_schedule import code_jobs
     from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
@@ -69,7 +72,7 @@ def build(
         Parts(
             store=store,
             gate=build_gate(settings, poll, holder, clock),
-            dispatcher=CeleryDispatcher(app, namespace=settings.namespace, instance=lambda: store.instance),
+            dispatcher=CeleryDispatcher(app, namespace=settings.namespace, instance=lambda: store.instance, hook=hook),
             completions=CeleryCompletions(app, namespace=settings.namespace, instance=lambda: store.instance),
             clock=clock,
             privileges=privileges,

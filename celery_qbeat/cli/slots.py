@@ -12,6 +12,7 @@ from celery_qbeat.cli.command import command
 from celery_qbeat.cli.project import Project
 from celery_qbeat.errors import JobError
 from celery_qbeat.jobs import Job, read_row
+from celery_qbeat.planning import decides_itself
 from celery_qbeat.schedules import Firing, Schedule, parse, preview
 from celery_qbeat.schedules.preview import Noted
 from celery_qbeat.schedules.zones import MAX_US, zone_named
@@ -124,7 +125,10 @@ def _changes(schedule: Schedule, now: int) -> list[int]:
 
 def _of_row(project: Project, found: Found) -> Job:
     if not found.row:
-        return project.code_jobs[found.id]
+        job = project.code_jobs[found.id]
+        if decides_itself(job):
+            raise JobError(f"{found.id!r} has no slots ahead of time: its schedule decides in is_due when it runs")
+        return job
     reading_ = read_row(found.row, project.rules, project.read(reading.workers))
     if reading_.job is None:
         raise JobError(f"{found.id!r} has no slots: {reading_.problem}")

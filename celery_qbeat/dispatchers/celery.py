@@ -10,6 +10,7 @@ from celery import signals
 from celery_qbeat.dispatchers import broker
 from celery_qbeat.dispatchers.confirms import ConfirmWire
 from celery_qbeat.dispatchers.letters import Ends, Letter, Writer
+from celery_qbeat.dispatchers.overrides import EntryHook
 from celery_qbeat.dispatchers.redis_wire import RedisWire
 from celery_qbeat.dispatchers.wires import Wire, text
 from celery_qbeat.ports import Fate, Receipt, Shipment
@@ -20,14 +21,23 @@ class CeleryDispatcher:
 
     `namespace` and `instance` name the queue by which workers report ends, see `broker.done_address`; `instance` is a
     function because the store knows it only once it is open. `link_ends=False`: messages without callbacks; then only
-    leases and a result backend tell of ends.
+    leases and a result backend tell of ends. `hook`: Celery's `apply_entry`, for SDKs that patch it.
     """
 
-    def __init__(self, app: Any, *, namespace: str, instance: Callable[[], str], link_ends: bool = True) -> None:
+    def __init__(
+        self,
+        app: Any,
+        *,
+        namespace: str,
+        instance: Callable[[], str],
+        link_ends: bool = True,
+        hook: EntryHook | None = None,
+    ) -> None:
         self._app = app
         self._instance = instance
         self._namespace = namespace
         self._link_ends = link_ends
+        self._hook = hook
         self._wire: Wire | None = None
         self._writer: Writer | None = None
         self._linked_instance = ""
@@ -64,6 +74,7 @@ class CeleryDispatcher:
             return []
         wire, writer = self._opened(probe=not self._just_asked)
         self._just_asked = False
+        writer.look_for_overrides()
         # A receiver of these signals expects that the message is out by then.
         watched = signals.after_task_publish.receivers or signals.task_sent.receivers
         size = 1 if watched and isinstance(wire, RedisWire) else wire.window
@@ -92,7 +103,7 @@ class CeleryDispatcher:
             self.close()
             connection = broker.connect(self._app.connection_for_write)
             address = broker.done_address(connection, self._namespace, instance) if self._link_ends else None
-            self._writer = Writer(self._app, Ends(self._app, address) if address is not None else None)
+            self._writer = Writer(self._app, Ends(self._app, address) if address is not None else None, self._hook)
             self._linked_instance = instance
             self._wire = _wire(self._app, connection)
         self._wire.open(probe=probe)
@@ -106,7 +117,7 @@ class CeleryDispatcher:
         receipts: dict[str, Receipt] = {}
         for shipment in shipments:
             try:
-                letters.append(writer.write(shipment, instance))
+                letters.append(writer.write(shipment, instance, trusted))
             except Exception as error:
                 task_id = shipment.run.task_id
                 receipts[task_id] = Receipt(task_id, Fate.BAD, text(error))

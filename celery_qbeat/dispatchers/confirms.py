@@ -9,6 +9,7 @@ from typing import Any
 
 from celery_qbeat.dispatchers.broker import TIMEOUT_S
 from celery_qbeat.dispatchers.letters import Letter
+from celery_qbeat.dispatchers.overrides import NotTaken
 from celery_qbeat.dispatchers.wires import Trust, Wire, text, unsent
 from celery_qbeat.plurals import quantity
 from celery_qbeat.ports import Fate, Receipt
@@ -132,7 +133,7 @@ class ConfirmWire(Wire):
     # ---------------------------------------------------------------- letters
 
     def _carry_one(self, letter: Letter, trusted: Trust) -> None:
-        alone = not letter.plain or letter.queue not in self._declared
+        alone = letter.override is not None or not letter.plain or letter.queue not in self._declared
         alone = alone or time.monotonic() > self._confirmed_at + SURE_S
         if alone:
             self._settle()
@@ -145,6 +146,12 @@ class ConfirmWire(Wire):
         self._letters[letter.task_id] = letter
         try:
             self._post(letter)
+            if not self._reached:
+                # An override used another connection.
+                self._note(Receipt(letter.task_id, Fate.SENT))
+        except NotTaken as error:
+            if letter.task_id not in self._receipts:
+                self._note(error.receipt)
         except self._lost as error:
             self._lose(error)
             if not self._reached:
@@ -157,8 +164,15 @@ class ConfirmWire(Wire):
             if isinstance(error, self._connection.channel_errors):
                 self._doubt_the_rest(text(error))
                 self._leave_channel()
+        self._current = ""
         if alone:
             self._settle()
+
+    def _confirm(self, letter: Letter) -> None:
+        self._settle()
+        receipt = self._receipts.get(letter.task_id)
+        if receipt is not None and receipt.fate not in (Fate.SENT, Fate.UNCONFIRMED):
+            raise NotTaken(receipt)
 
     def _settle(self) -> None:
         """Wait until the broker has answered for every letter, for a bounded time; the rest is unconfirmed."""

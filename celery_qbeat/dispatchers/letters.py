@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -14,6 +14,7 @@ from celery.beat import BeatLazyFunc
 from celery.utils.time import maybe_make_aware
 
 from celery_qbeat.dispatchers.broker import DONE_TASK, Address
+from celery_qbeat.dispatchers.overrides import MOST_LEFT_S, Call, EntryHook, Override, goes_through_override
 from celery_qbeat.identity import run_token
 from celery_qbeat.jobs import Job, Run
 from celery_qbeat.ports import Shipment
@@ -37,21 +38,18 @@ _OURS = (
 )
 """Options that an entry of `beat_schedule` cannot set, since the dispatcher does."""
 
-MOST_LEFT_S = 4_000_000.0
-"""The longest life of a message that every broker takes, in seconds: RabbitMQ closes the channel over one that is too
-long, and leaves its neighbours in doubt. Of a longer one the worker alone sees when it is over."""
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A message that is ready but for its encoding, and how it travels."""
+    """A message that is ready but for its encoding, and how it travels; with an `override`, that one makes it anew."""
 
     task_id: str
     task: str
     message: Any
     options: Mapping[str, Any]
+    override: Override | None = None
 
     @property
     def queue(self) -> str | None:
@@ -90,26 +88,34 @@ class Ends:
 
 class Writer:
     """Makes messages; `ends` None: without callbacks. Some settings of the app are read once, as Celery itself does:
-    asking for one costs as much as encoding a message."""
+    asking for one costs as much as encoding a message. `hook`: Celery's `apply_entry`, if there is a beat."""
 
-    def __init__(self, app: Any, ends: Ends | None) -> None:
+    def __init__(self, app: Any, ends: Ends | None, hook: EntryHook | None = None) -> None:
         self._app = app
         self._ends = ends
+        self._hook = hook
+        self._eager: bool = app.conf.task_always_eager
+        self._hooked = False
+        self._overridden: dict[str, bool] = {}
         self._events: bool = app.conf.task_send_sent_event
         self._default_queue: Any = app.conf.task_default_queue
 
-    def write(self, shipment: Shipment, instance: str) -> Letter:
-        """The message for a run. Raises whatever Celery, a router or the payload raises: then nothing can be sent."""
+    def look_for_overrides(self) -> None:
+        """Find out anew, before a batch, what goes through code of the app: an SDK may have patched it since."""
+        self._overridden.clear()
+        self._hooked = self._hook is not None and not self._eager and self._hook.hooked()
+
+    def write(self, shipment: Shipment, instance: str, trusted: Callable[[], bool]) -> Letter:
+        """The message for a run. Raises whatever Celery, a router or the payload raises: then nothing can be sent.
+
+        `trusted` is asked again before an override of the app publishes.
+        """
         app, job, run = self._app, shipment.job, shipment.run
         options = _options(app, job)
+        given = dict(options) if self._has_override(job.fn) else None
         args, kwargs = _payload(job)
         fields = {name: options.pop(name) for name in _MESSAGE_OPTIONS if name in options}
-        links = [*_listed(options.pop("link", None))]
-        errors = [*_listed(options.pop("link_error", None))]
-        if self._ends is not None:
-            success, failure = self._ends.of(run.task_id, instance)
-            links.append(success)
-            errors.append(failure)
+        links, errors = self._callbacks(options, run.task_id, instance)
         expires = options.pop("expires", None)
         headers = {**(options.pop("headers", None) or {}), **_headers(job, run)}
         if not job.from_code:
@@ -124,12 +130,38 @@ class Writer:
             args,
             kwargs,
             expires=expires,
-            callbacks=links or None,
-            errbacks=errors or None,
+            callbacks=links,
+            errbacks=errors,
             create_sent_event=self._events,
             **{"ignore_result": None, **fields},
         )
-        return Letter(run.task_id, job.fn, message, {**travel, "headers": headers})
+        override = None
+        if given is not None:
+            given |= {"headers": headers, "link": links, "link_error": errors}
+            override = Override(app, job, Call(run.task_id, job.fn, args, kwargs, given), trusted, self._active_hook)
+        return Letter(run.task_id, job.fn, message, {**travel, "headers": headers}, override)
+
+    def _callbacks(self, options: dict[str, Any], task_id: str, instance: str) -> tuple[Any, Any]:
+        """Those of the entry, taken out of its options, and those that report the end."""
+        links = [*_listed(options.pop("link", None))]
+        errors = [*_listed(options.pop("link_error", None))]
+        if self._ends is not None:
+            success, failure = self._ends.of(task_id, instance)
+            links.append(success)
+            errors.append(failure)
+        return links or None, errors or None
+
+    @property
+    def _active_hook(self) -> EntryHook | None:
+        return self._hook if self._hooked else None
+
+    def _has_override(self, fn: str) -> bool:
+        if self._hooked:
+            return True
+        found = self._overridden.get(fn)
+        if found is None:
+            found = self._overridden[fn] = not self._eager and goes_through_override(self._app, fn)
+        return found
 
     def _route(self, options: dict[str, Any], fn: str, args: Any, kwargs: Any) -> dict[str, Any]:
         router = self._app.amqp.router
@@ -204,6 +236,7 @@ def _listed(value: Any) -> list[Any]:
 def _headers(job: Job, run: Run) -> dict[str, Any]:
     return {
         "celery_beat_task": True,
+        "periodic_task_name": job.name,
         "qbeat_job": job.id,
         "qbeat_slot": _instant(run.slot_us),
         "qbeat_slot_us": run.slot_us,

@@ -23,6 +23,7 @@ from redis.exceptions import (
 )
 
 from celery_qbeat.dispatchers.letters import Letter
+from celery_qbeat.dispatchers.overrides import NotTaken
 from celery_qbeat.dispatchers.wires import Trust, Wire, text, unsent
 from celery_qbeat.plurals import quantity
 from celery_qbeat.ports import Fate, Receipt
@@ -70,7 +71,7 @@ class RedisWire(Wire):
         self._late: list[Receipt] = []
         self._silent_since, self._hanging = float("-inf"), False
         self._current = ""
-        self._at_once = False
+        self._at_once = self._is_override = False
 
     def open(self, *, probe: bool = True) -> None:
         if self._hanging:
@@ -186,7 +187,11 @@ class RedisWire(Wire):
             priority = channel._get_message_priority(message, reverse=False)
             payload = cast(Any, dumps)(message).encode()
             key = self._prefix + channel._q_for_pri(queue, priority)
-            self._pushes.append(_Push(self._current, queue, key, payload))
+            push = _Push(self._current, queue, key, payload)
+            if self._is_override:
+                self._push_at_once(push)
+            else:
+                self._pushes.append(push)
 
         def broadcast(*args: Any, **kwargs: Any) -> None:
             self._at_once = True
@@ -210,9 +215,11 @@ class RedisWire(Wire):
         if self.trouble or not trusted():
             receipts[name] = unsent(letter, self.trouble)
             return
-        before, self._at_once = len(self._pushes), False
+        before, self._at_once, self._is_override = len(self._pushes), False, letter.override is not None
         try:
             self._post(letter)
+        except NotTaken as error:
+            receipts[name] = error.receipt
         except self._failures as error:
             collected = len(self._pushes) > before
             del self._pushes[before:]
@@ -232,6 +239,19 @@ class RedisWire(Wire):
             return Receipt(letter.task_id, Fate.DOUBT, verdict.detail) if doubtful else verdict
         self._lose(error)
         return Receipt(letter.task_id, Fate.DOUBT if doubtful else Fate.NOT_SENT, self.trouble)
+
+    def _push_at_once(self, push: _Push) -> None:
+        """Push the message of an override, which must see a failure. Raises NotTaken."""
+        self._ping()
+        if self.trouble:
+            raise NotTaken(Receipt(push.task_id, Fate.NOT_SENT, self.trouble))
+        self._at_once = True
+        answers, error = self._ask([("LPUSH", push.key, push.payload)])
+        if error is not None:
+            self._lose(error)
+            raise NotTaken(Receipt(push.task_id, Fate.DOUBT, self.trouble))
+        if isinstance(answers[0], Exception):
+            raise NotTaken(self._judge(push.task_id, push.queue, answers[0]))
 
     def _push(self, waiting: Sequence[Letter], trusted: Trust) -> dict[str, Receipt]:
         if not self.trouble:

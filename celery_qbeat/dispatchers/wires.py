@@ -12,6 +12,8 @@ from typing import Any
 
 from celery_qbeat.dispatchers.broker import drop, lost, open_
 from celery_qbeat.dispatchers.letters import Letter, post
+from celery_qbeat.dispatchers.overrides import NotTaken
+from celery_qbeat.dispatchers.overrides import text as text
 from celery_qbeat.ports import Fate, Receipt
 
 Trust = Callable[[], bool]
@@ -99,6 +101,8 @@ class Wire:
             return unsent(letter, self.trouble)
         try:
             self._post(letter)
+        except NotTaken as error:
+            return error.receipt
         except self._lost as error:
             self._lose(error)
             return Receipt(letter.task_id, Fate.DOUBT if self._reached else Fate.NOT_SENT, self.trouble)
@@ -109,9 +113,15 @@ class Wire:
     def _post(self, letter: Letter) -> None:
         self._reached = False
         queue = letter.queue
-        post(self._app, self._producer, letter, declare=queue not in self._declared)
+        if letter.override is not None:
+            letter.override.send(self._producer, lambda: self._confirm(letter))
+        else:
+            post(self._app, self._producer, letter, declare=queue not in self._declared)
         if queue is not None:
             self._declared.add(queue)
+
+    def _confirm(self, letter: Letter) -> None:
+        """Wait for the broker's answer to an override's message, where it gives one. Raises NotTaken."""
 
     def _lose(self, error: BaseException) -> None:
         self.trouble = text(error)
@@ -140,9 +150,3 @@ class Wire:
 
 def unsent(letter: Letter, why: str) -> Receipt:
     return Receipt(letter.task_id, Fate.NOT_SENT, why)
-
-
-def text(error: BaseException) -> str:
-    """The kind and the first line of an error."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -30,7 +30,7 @@ LOOKS: Mapping[str, Look] = {
     Verdict.REVOKED: Look("held", "○", "taken back before it ran"),
     Verdict.EXPIRED: Look("held", "○", "waited too long in the queue"),
     Verdict.IGNORED: Look("held", "○", "the task asked to be ignored"),
-    Verdict.SKIPPED: Look("held", "○", "not sent: the run before was still in flight"),
+    Verdict.SKIPPED: Look("held", "○", "not sent: the run before was in flight, or the task declined"),
     Verdict.MISSED: Look("held", "○", "not sent: too late"),
     Verdict.REFUSED: Look("bad", "✗", "not sent: the row may not run this"),
     Verdict.IN_DOUBT: Look("doubt", "?", "nobody knows whether it was sent"),

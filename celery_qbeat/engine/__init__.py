@@ -16,6 +16,8 @@ words of the log.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from celery_qbeat.engine import report
 from celery_qbeat.engine.builtin_tasks import BuiltinTasks
 from celery_qbeat.engine.clock_check import ClockCheck, ClocksDisagree
@@ -28,6 +30,7 @@ from celery_qbeat.engine.reader import Reader
 from celery_qbeat.engine.sender import Sender
 from celery_qbeat.engine.settler import Settler
 from celery_qbeat.errors import Doubt, Fenced, QbeatError, Unavailable
+from celery_qbeat.jobs import Job
 from celery_qbeat.planning import SERVING_GAP_US
 from celery_qbeat.ports import Lease
 
@@ -40,8 +43,7 @@ STEP_BACK_US = 1_000_000
 
 
 class Engine:
-    """One beat. `tick` never raises for a server that is away, a lost lock or a fence; after an error that nobody
-    foresaw it reads everything again."""
+    """One beat. `tick` raises for no server, lock or fence; after an error that nobody foresaw it reads all again."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -108,6 +110,13 @@ class Engine:
             # After a second signal, too, whose handler raises in the middle of it.
             self._parts.gate.release()
         self._ending.close()
+
+    def use_code_jobs(self, jobs: list[Job]) -> bool:
+        """Replace the entries in code and read all again; False while something is half done: then try later."""
+        if idle := self.desk.idle:
+            self._parts = replace(self._parts, code_jobs=jobs)
+            self._forget()
+        return idle
 
     @property
     def writing(self) -> bool:

@@ -182,6 +182,11 @@ class Desk:
         """Whether the take-over is done: all rows are read, and what the last writer left open is settled."""
         return self.loaded and self.settled
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way that only this memory knows."""
+        return not (self.owed or self.chores or self.resends or self.unconfirmed)
+
     def counts(self) -> dict[str, int]:
         """How many rows there are, and how many of them run, are disabled, refused or bad."""
         entries = self.agenda.entries.values()

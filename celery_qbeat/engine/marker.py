@@ -54,6 +54,9 @@ class Marker:
             elif fate in (Fate.BAD, Fate.REFUSED):
                 report.unsendable(job, run, receipt.detail)
                 ends.append(unpublished(receipt))
+            elif fate is Fate.DECLINED:
+                report.declined(job, run, receipt.detail)
+                ends.append(End(receipt.task_id, Verdict.SKIPPED, receipt.detail))
             elif fate is Fate.SENT:
                 report.sent(job, run)
                 sent.append(run.task_id)

@@ -12,6 +12,7 @@ from celery_qbeat.engine.leases import apply_new_rows
 from celery_qbeat.engine.progress import Progress
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.jobs import Reading, State, read_row
+from celery_qbeat.lost_slots import lost_slot
 from celery_qbeat.planning import overtaken
 from celery_qbeat.ports import Claim, Loaded, Plan, Row
 
@@ -173,8 +174,8 @@ class Reader:
         wanted = [plan for plan in plans if plan is not None]
         self._desk.suspects.update(plan.job_id for plan in wanted)
         for chunk in batched(wanted, PLANS_A_TRANSACTION):
-            late = [(plan.job_id, plan.overtaken_us, plan.next_run_us) for plan in chunk]
-            locked = self._miss(late, now, self._desk.epoch)
+            lost = [lost_slot(plan, self._desk.moment(now)) for plan in chunk]
+            locked = self._miss([claim for claim in lost if claim is not None], now, self._desk.epoch)
             # They stay suspects: planned now, their due slots would go without a verdict.
             ready = [plan for plan in chunk if plan.job_id not in locked]
             self._parts.store.plan(self._desk.epoch, ready, now)
@@ -184,7 +185,12 @@ class Reader:
     def _forget(self, states: Sequence[State], now: int) -> None:
         if not states:
             return
-        due = [(state.job_id, state.next_run_us, None) for state in states if (state.next_run_us or now + 1) <= now]
+        moment = self._desk.moment(now)
+        due = [
+            overtaken(state.job_id, state.next_run_us, None, moment, deleted=True)
+            for state in states
+            if state.next_run_us is not None and state.next_run_us <= now
+        ]
         job_ids = [state.job_id for state in states]
 
         def forget(epoch: int) -> None:
@@ -196,19 +202,11 @@ class Reader:
         self._desk.owed.append(forget)
         self._desk.pay()
 
-    def _miss(
-        self, overdue: Iterable[tuple[str, int | None, int | None]], now: int, epoch: int, *, deleted: bool = False
-    ) -> frozenset[str]:
-        """Record a verdict for due slots whose definition changed or was deleted; those are (job id, slot, next slot).
+    def _miss(self, claims: Sequence[Claim], now: int, epoch: int, *, deleted: bool = False) -> frozenset[str]:
+        """Write the verdicts on slots that their definitions lost, by a change or because the job was deleted.
 
         The ids of those that got none: their state is not what it was, or locked by somebody.
         """
-        moment = self._desk.moment(now)
-        claims: list[Claim] = [
-            overtaken(job_id, slot, next_us, moment, deleted=deleted)
-            for job_id, slot, next_us in overdue
-            if slot is not None
-        ]
         if not claims:
             return frozenset()
         lost = self._parts.store.claim(epoch, self._desk.next_batch(), claims, now)

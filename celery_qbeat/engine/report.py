@@ -198,6 +198,19 @@ def refused_request(request: Request, refusal: str) -> None:
     log.warning("request %d is refused: job %r (asked by %s): %s", request.id, request.job_id, asker, refusal)
 
 
+def declined(job: Job, run: Run, detail: str) -> None:
+    log.info("skipped: job=%r slot=%s task_id=%s: %s", job.id, instant(run.slot_us), run.task_id, detail)
+
+
+def schedule_raised(job_id: str, error: Exception, wait_us: int) -> None:
+    """Anybody's code raised; what it did is in the traceback."""
+    log.error(
+        "job %r is not sent: its schedule raised %s: %s; it is asked again in %d s",
+        *(job_id, type(error).__name__, error, wait_us // 1_000_000),
+        exc_info=error,
+    )
+
+
 def unknown_request(request: Request) -> None:
     log.warning("run by hand: %r is not a job (asked by %s)", request.job_id, request.asked_by or "nobody named")
 

@@ -66,7 +66,7 @@ class Resender:
                 return False
             if receipt.fate is Fate.DOUBT:
                 self._watch.note(receipt)
-            elif receipt.fate in (Fate.BAD, Fate.REFUSED):
+            elif receipt.fate in (Fate.BAD, Fate.REFUSED, Fate.DECLINED):
                 self._drop(run, f"it could not be sent again: {receipt.detail}", now)
             else:
                 del desk.resends[run.task_id]

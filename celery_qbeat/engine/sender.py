@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from celery_qbeat.agenda import Entry
 from celery_qbeat.engine import report
+from celery_qbeat.engine.asking import ask_schedule
 from celery_qbeat.engine.broker_watch import BrokerWatch
 from celery_qbeat.engine.desk import Desk, Parts, batched
 from celery_qbeat.engine.manual import ManualRuns
@@ -17,7 +18,7 @@ from celery_qbeat.engine.won import Won
 from celery_qbeat.errors import Doubt, Unavailable
 from celery_qbeat.flights import Airborne
 from celery_qbeat.jobs import Run, Verdict
-from celery_qbeat.planning import Claim, Due, decide
+from celery_qbeat.planning import Claim, Due, decide, decides_itself
 from celery_qbeat.ports import Release, Shipment
 
 
@@ -160,6 +161,8 @@ class Sender:
             last_run_us=state.last_run_us,
         )
         claim = decide(due, self._desk.moment(now))
+        if claim is not None and decides_itself(job):
+            claim = ask_schedule(claim, job, state, now)
         return self._desk.refusals.explain(job, claim) if self._desk.refusals and claim is not None else claim
 
     def _claim(self, wanted: Sequence[Won], now: int) -> tuple[int, list[Won], frozenset[str]]:

@@ -12,11 +12,12 @@ from celery_qbeat.ports import End, Fate, Flight, Receipt, Shipment
 class Outbox:
     """Records shipments in `sent`.
 
-    `away`: surely nothing can be sent, and `ready` says so. `fails`: the same, but `ready` does not know. `doubt_next`:
-    the next message arrives, but the broker does not say so. `silent`: messages arrive, but are confirmed only by
-    `confirm`. `bad`: ids of jobs whose payload cannot be published. `full`: queues that refuse messages; `queue_of`
-    says which queue a shipment goes to, by default one with the name of its job. `memory`: what `incarnation` says.
-    `asked` counts the questions of `ready`.
+    `away`: surely nothing can be sent, and `ready` says so. `fails`: the same, but `ready` does not know.
+    `doubt_next`: the next message arrives, but the broker does not say so. `silent`: messages arrive, but are
+    confirmed only by `confirm`. `bad`: ids of jobs whose payload cannot be published. `declined`: ids of jobs
+    whose own `apply_async` sends nothing. `full`: queues that refuse messages; `queue_of` says which queue a
+    shipment goes to, by default one with the name of its job. `memory`: what `incarnation` says. `asked` counts
+    the questions of `ready`.
     """
 
     def __init__(self) -> None:
@@ -26,6 +27,7 @@ class Outbox:
         self.doubt_next = False
         self.silent = False
         self.bad: Collection[str] = ()
+        self.declined: Collection[str] = ()
         self.full: Collection[str] = ()
         self.queue_of: Callable[[Shipment], str] = lambda shipment: shipment.job.id
         self.memory = "1"
@@ -70,6 +72,8 @@ class Outbox:
             return Receipt(task, Fate.NOT_SENT)
         if shipment.job.id in self.bad:
             return Receipt(task, Fate.BAD, "cannot be encoded")
+        if shipment.job.id in self.declined:
+            return Receipt(task, Fate.DECLINED, "it is queued already")
         if queue in self.full:
             return Receipt(task, Fate.REFUSED, "it is full", queue)
         self.sent.append(shipment)

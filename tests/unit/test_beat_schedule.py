@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.beat import PersistentScheduler
-from celery.schedules import BaseSchedule, crontab, schedule
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_qbeat import Schedule
-from celery_qbeat.beat_schedule import ARGS, KWARGS, Foreign, code_jobs, from_celery, to_us
+from celery_qbeat.beat_schedule import ARGS, CELERY_SCHEDULE, KWARGS, Asked, Foreign, code_jobs, from_celery, to_us
 from celery_qbeat.errors import ScheduleError
+from celery_qbeat.jobs import ENTRY_NAME
+from celery_qbeat.planning import decides_itself, late_after
 from celery_qbeat.schedules import Cron, Interval
 
 
@@ -106,7 +108,8 @@ def test_entries_become_trusted_jobs_with_their_own_arguments_and_options() -> N
     )
     one, two = sorted(code_jobs(app), key=lambda job: job.id)
     assert (one.id, one.fn, one.rev, one.overlap) == ("code:one", "t.one", None, "allow")
-    assert one.options == {"queue": "q", ARGS: (1, b"x"), KWARGS: {"k": 2}}
+    options = {ARGS: (1, b"x"), KWARGS: {"k": 2}, ENTRY_NAME: "one", CELERY_SCHEDULE: schedule(timedelta(seconds=30))}
+    assert one.options == {"queue": "q", **options}
     assert one.from_code
     assert one.schedule == Interval(30.0)
     assert two.schedule == Schedule.daily_at([0]).inner
@@ -135,10 +138,75 @@ class Broken(schedule):
 
 
 class Fragile(schedule):
-    """Raises from 2100 on; decides in both methods."""
+    """Decides in both methods."""
 
     def is_due(self, last_run_at: datetime) -> Any:
         return self.remaining_estimate(last_run_at) <= timedelta(0), 1.0
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        return timedelta(minutes=1)
+
+    __repr__ = object.__repr__
+
+
+class Inherited(Weekdays):
+    """Its `is_due` is that of its base."""
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        return timedelta(seconds=3)
+
+
+class Ours(Schedule):
+    def is_due(self, last_run_at: datetime) -> Any:
+        return False, 5.0
+
+
+@pytest.mark.parametrize("made", [Weekdays(), OnlyIsDue(), Fragile(60), Inherited(), Ours(Interval(3.0))])
+def test_a_schedule_whose_class_decides_is_asked(made: Any) -> None:
+    [job] = code_jobs(app_with(x={"task": "t.x", "schedule": made}))
+    assert isinstance(job.schedule, Asked)
+    assert decides_itself(job)
+    due, wait = job.schedule.ask(to_us(datetime.now(UTC)))
+    assert type(due) is bool
+    assert 0 < wait <= 86_400_000_000
+    assert late_after(job, 0) is None
+
+
+@pytest.mark.parametrize("made", [crontab(), schedule(60), schedule(60, relative=True), Schedule.every_secs(3)])
+def test_a_schedule_of_celery_or_ours_is_not_asked(made: Any) -> None:
+    [job] = code_jobs(app_with(x={"task": "t.x", "schedule": made}))
+    assert not decides_itself(job)
+
+
+@pytest.mark.parametrize(("answer", "wait"), [(0, 100_000), (-5, 100_000), (2.5, 2_500_000), (1e300, 86_400_000_000)])
+def test_a_strange_pause_is_bounded(answer: float, wait: int) -> None:
+    class Strange(BaseSchedule):
+        def is_due(self, last_run_at: datetime) -> Any:
+            return schedstate(True, answer)
+
+    made = from_celery(Strange())
+    assert isinstance(made, Asked)
+    assert made.ask(0) == (True, wait)
+
+
+def test_the_last_run_is_told_in_the_zone_of_the_app() -> None:
+    told: list[datetime] = []
+
+    class Nosy(BaseSchedule):
+        def is_due(self, last_run_at: datetime) -> Any:
+            told.append(last_run_at)
+            return False, 60
+
+    app = app_with()
+    app.conf.timezone = "Asia/Tokyo"
+    made = from_celery(Nosy(app=app))
+    assert isinstance(made, Asked)
+    made.ask(to_us(utc("2026-06-01T12:00:00")))
+    assert told[0].isoformat() == "2026-06-01T21:00:00+09:00"
+
+
+class Tide(schedule):
+    """Decides in its estimate, which raises from 2100 on."""
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         if last_run_at.year >= 2100:
@@ -148,17 +216,14 @@ class Fragile(schedule):
     __repr__ = object.__repr__
 
 
-def test_a_schedule_that_cannot_be_asked_ahead_is_left_out_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
-    schedules = {"days": Weekdays(), "only": OnlyIsDue(), "broken": Broken(60), "good": Fragile(60)}
-    app = app_with(**{name: {"task": "t.x", "schedule": made} for name, made in schedules.items()})
+def test_a_schedule_that_raises_at_the_start_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    app = app_with(broken={"task": "t.x", "schedule": Broken(60)}, good={"task": "t.x", "schedule": Tide(60)})
     assert [job.id for job in code_jobs(app)] == ["code:good"]
-    for name, kind in (("days", "Weekdays"), ("only", "OnlyIsDue")):
-        assert f"{name!r} will not run: {kind} decides in is_due, which cannot be asked ahead of time" in caplog.text
     assert "'broken' will not run: RuntimeError: no tide table" in caplog.text
 
 
 def test_a_schedule_that_raises_later_stops_its_own_entry(caplog: pytest.LogCaptureFixture) -> None:
-    [job] = code_jobs(app_with(tide={"task": "t.x", "schedule": Fragile(60)}))
+    [job] = code_jobs(app_with(tide={"task": "t.x", "schedule": Tide(60)}))
     now = to_us(utc("2026-06-01T12:00:00"))
     assert job.schedule.next_after(now) == now + 60_000_000
     assert job.schedule.next_after(to_us(utc("2100-01-01T00:00:00"))) is None
@@ -214,3 +279,14 @@ def test_a_backend_that_never_forgets_is_cleaned_once_a_day(tmp_path: Path) -> N
     app.conf.beat_schedule = {}
     assert [job.id for job in code_jobs(app)] == ["code:celery.backend_cleanup"]
     assert code_jobs(Celery("t", broker="memory://")) == []
+
+
+def test_a_long_name_is_shortened_to_the_same_id_at_each_start() -> None:
+    longest, long, other = "n" * 186, "n" * 187, "n" * 400
+    entries = {name: {"task": "t", "schedule": 30} for name in (longest, long, other)}
+    first, again = (code_jobs(app_with(**entries)) for _ in range(2))
+    assert [job.id for job in first] == [job.id for job in again]
+    assert first[0].id == f"code:{longest}"
+    assert len({job.id for job in first}) == 3
+    assert {len(job.id) for job in first} == {191}
+    assert all(job.id == f"code:{job.name}" for job in first)

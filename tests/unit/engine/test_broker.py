@@ -145,6 +145,31 @@ def test_one_bad_payload_never_stops_the_batch() -> None:
     assert len(rig.slots("b")) == 1, "it does not wait for a run that never was"
 
 
+def test_a_run_that_its_task_declines_is_skipped_and_holds_nothing_up() -> None:
+    rig = Rig()
+    for name in ("a", "b"):
+        rig.insert(name, "interval", "60", overlap="skip")
+    rig.outbox.declined = {"a"}
+    rig.run(1)
+    assert (rig.verdicts("a"), rig.verdicts("b")) == (["skipped"], ["sent"])
+    assert rig.entry("a").detail == "it is queued already"
+    rig.outbox.declined = ()
+    rig.run(60)
+    assert rig.verdicts("a") == ["skipped", "sent"]
+    assert rig.state("a").last_succeeded_us is None
+
+
+def test_a_run_in_doubt_that_its_task_declines_stays_in_doubt() -> None:
+    rig = Rig()
+    rig.insert("j", "interval", "60", on_doubt="resend")
+    rig.outbox.doubt_next = True
+    while not rig.outbox.sent:
+        rig.tick()
+    rig.outbox.declined = {"j"}
+    rig.run(5)
+    assert rig.verdicts("j") == ["in doubt"]
+
+
 def test_a_doubtful_publish_under_drop_is_in_doubt_and_not_sent_again() -> None:
     rig = Rig()
     rig.insert("j", "interval", "60", on_doubt="drop")

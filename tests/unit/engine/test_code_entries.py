@@ -128,3 +128,120 @@ def test_a_plain_celery_schedule_kept_as_parsed_text_is_the_same_entry_after_a_r
     rig.restart(down_for=1)
     rig.run(60)
     assert rig.slots("code:mine") == [NOON + MINUTE, NOON + 2 * MINUTE]
+
+
+def test_entries_in_code_may_change_while_the_beat_runs() -> None:
+    rig = Rig(code_jobs=[code("old"), code("kept")])
+    rig.insert("j", "every", "1m", overlap="skip")
+    rig.run(65)
+    assert rig.engine.use_code_jobs([code("kept"), code("new")])
+    rig.run(65)
+    assert [len(rig.slots(f"code:{name}")) for name in ("old", "kept", "new")] == [1, 2, 1]
+    assert rig.verdicts("j")[-1] == "skipped", "the run in flight is still known"
+    assert "code:old" not in rig.store.state
+
+
+def test_entries_in_code_do_not_change_in_the_middle_of_something() -> None:
+    rig = Rig(code_jobs=[code("old")])
+    rig.run(5)
+    rig.engine.desk.owed.append(lambda epoch: None)
+    assert not rig.engine.use_code_jobs([code("new")])
+    rig.run(1)
+    assert rig.engine.use_code_jobs([code("new")])
+
+
+class Oracle:
+    """Decides for itself; `answers` come in turn, the last one for ever."""
+
+    kind, zone, relative, decides = "celery", "UTC", True, True
+
+    def __init__(self, *answers: tuple[bool, int] | Exception) -> None:
+        self.answers = list(answers)
+        self.asked: list[int] = []
+
+    def next_after(self, t: int, /) -> int:
+        return t + 1
+
+    def first(self, now: int, /) -> int:
+        return now + 1
+
+    def after_run(self, slot: int, now: int, /) -> int:
+        return now + 1
+
+    def latest(self, now: int, /) -> None:
+        return None
+
+    def count(self, after: int, until: int, /) -> int:
+        return 0
+
+    def ask(self, last_run_us: int) -> tuple[bool, int]:
+        self.asked.append(last_run_us)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_a_schedule_that_decides_is_asked_before_each_run() -> None:
+    oracle = Oracle((False, 30 * SECOND), (False, 30 * SECOND), (True, 600 * SECOND))
+    rig = Rig(code_jobs=[code(schedule=oracle, plan_key="o")])
+    rig.run(70)
+    assert [slot // SECOND for slot in rig.slots("code:mine")] == [(NOON + MINUTE) // SECOND]
+    assert oracle.asked == [NOON] * 3, "the last run: there was none since it was first seen"
+    rig.run(595)
+    assert len(rig.slots("code:mine")) == 2
+    assert oracle.asked[-1] // SECOND == (NOON + MINUTE) // SECOND
+    assert rig.state("code:mine").late_after_us is None
+
+
+def test_an_error_in_a_schedule_that_decides_hurts_its_entry_alone(caplog: pytest.LogCaptureFixture) -> None:
+    oracle = Oracle(RuntimeError("no tide table"), (True, 3600 * SECOND))
+    rig = Rig(code_jobs=[code(schedule=oracle, plan_key="o"), code("other")])
+    rig.run(299)
+    assert (rig.slots("code:mine"), len(rig.slots("code:other"))) == ([], 4)
+    assert caplog.text.count("its schedule raised RuntimeError: no tide table; it is asked again in 300 s") == 1
+    rig.run(2)
+    assert len(rig.slots("code:mine")) == 1
+
+
+def daily(time: str) -> Job:
+    return code(schedule=parse("daily", time), plan_key=f"daily {time}")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "restarted", "missed"),
+    [
+        ("00:45", "00:10", "2026-06-02T00:29:00", True),
+        ("00:45", "00:50", "2026-06-01T12:00:00", False),
+        ("00:45", "00:40", "2026-06-01T12:00:00", False),
+        ("00:45", "00:30", "2026-06-02T00:29:00", False),
+        ("00:45", "00:45", "2026-06-02T00:29:00", False),
+        ("00:45", "00:40", "2026-06-01T00:46:00", False),
+    ],
+)
+def test_a_slot_that_a_new_schedule_moves_into_the_past_is_missed(
+    before: str, after: str, restarted: str, missed: bool
+) -> None:
+    rig = Rig("2026-06-01T00:44:00", code_jobs=[daily(before)])
+    rig.run(65)
+    rig.parts["code_jobs"] = [daily(after)]
+    rig.restart(down_for=(at(restarted) - rig.clock.now_us()) / SECOND)
+    rig.run(5)
+    assert rig.verdicts("code:mine")[1:] == ["missed"] * missed
+    if missed:
+        assert rig.entry("code:mine").slot_us == at("2026-06-02T00:10:00")
+        assert rig.entry("code:mine").detail == (
+            "the start changed its schedule: the slot planned in 960 s moved to this time, which had passed"
+        )
+        assert rig.state("code:mine").next_run_us == at("2026-06-03T00:10:00")
+
+
+def test_a_row_that_is_edited_loses_no_slot_that_was_not_due() -> None:
+    rig = Rig("2026-06-01T00:44:00")
+    rig.insert("j", "daily", "00:45")
+    rig.run(65)
+    rig.clock.advance((at("2026-06-02T00:29:00") - rig.clock.now_us()) / SECOND)
+    rig.run(1)
+    rig.store.update("j", schedule="00:10")
+    rig.run(5)
+    assert len(rig.verdicts("j")) == 1
