@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.schedules import BaseSchedule
 
 from celery_qbeat.stores import tables
 from tests.unit.making_cli import Cli, migrated
@@ -229,3 +231,15 @@ def test_what_is_added_reads_back_byte_for_byte(cli: Cli) -> None:
     kwargs = json.dumps({"text": 'quote " backslash \\ percent % colon :x ü 🐇'}, ensure_ascii=False)
     cli.ok("add", "größe %:x", "app.a", "--every", "15m", "--kwargs", kwargs)
     assert json.loads(cli.json("show", "größe %:x")["row"]["kwargs"]) == json.loads(kwargs)
+
+
+class Tidal(BaseSchedule):
+    def is_due(self, last_run_at: datetime) -> Any:
+        return False, 60.0
+
+
+def test_a_schedule_that_decides_in_is_due_has_no_preview(sqlite_url: str) -> None:
+    migrated(sqlite_url)
+    cli = Cli(sqlite_url, beat_schedule={"tide": {"task": "app.a", "schedule": Tidal()}})
+    assert "its schedule decides in is_due when it runs" in cli.refused("preview", "code:tide")
+    assert [row["id"] for row in cli.json("list")] == ["code:tide"]
