@@ -34,6 +34,7 @@ VALUES: dict[Any, Any] = {
     float: 7.0,
     bool: True,
     BaseException: RuntimeError(HOSTILE),
+    Exception: RuntimeError(HOSTILE),
     Verdict: Verdict.FAILED,
     Job: JOB,
     Run: RUN,
