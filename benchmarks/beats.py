@@ -14,10 +14,10 @@ from celery.beat import PersistentScheduler
 
 from benchmarks.places import TASK
 from celery_qbeat import wiring
-from celery_qbeat.clock import SystemClock
 from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
-from celery_qbeat.engine import Engine, Limits, Parts
-from celery_qbeat.ports import Dispatcher, Fate, Receipt, Shipment
+from celery_qbeat.engine import Dependencies, Engine, Limits
+from celery_qbeat.ports import Dispatcher, OutgoingRun, PublishOutcome, PublishResult
+from celery_qbeat.process.clock import SystemClock
 from celery_qbeat.settings import read_settings
 
 
@@ -53,20 +53,20 @@ class Noted:
         self._clock = clock
         self.lateness: list[float] = []
 
-    def ready(self) -> str:
-        return self._inner.ready()
+    def unavailable_reason(self) -> str:
+        return self._inner.unavailable_reason()
 
-    def incarnation(self) -> str:
-        return self._inner.incarnation()
+    def memory_id(self) -> str:
+        return self._inner.memory_id()
 
-    def late(self) -> Sequence[Receipt]:
-        return self._inner.late()
+    def late_results(self) -> Sequence[PublishResult]:
+        return self._inner.late_results()
 
-    def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
+    def send(self, shipments: Sequence[OutgoingRun], trusted: Callable[[], bool]) -> Sequence[PublishResult]:
         receipts = self._inner.send(shipments, trusted)
         now = self._clock.now_us()
         for shipment, receipt in zip(shipments, receipts, strict=True):
-            if receipt.fate is Fate.SENT:
+            if receipt.outcome is PublishOutcome.SENT:
                 self.lateness.append((now - shipment.run.slot_us) / 1_000_000)
         return receipts
 
@@ -86,7 +86,7 @@ def our_beat(app: Any, clock: SystemClock, dispatcher: Dispatcher | None = None,
         return store.instance
 
     engine = Engine(
-        Parts(
+        Dependencies(
             store=store,
             gate=wiring.build_gate(settings, settings.poll_interval, "bench", clock),
             dispatcher=dispatcher or our_dispatcher(app, instance),
@@ -109,13 +109,13 @@ class StockBeat(PersistentScheduler):
     """Celery's default scheduler, which notes how late it sends."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.late: list[float] = []
+        self.late_results: list[float] = []
         super().__init__(*args, **kwargs)
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
         result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
         due = entry.last_run_at + entry.schedule.run_every
-        self.late.append((self.app.now() - due).total_seconds())
+        self.late_results.append((self.app.now() - due).total_seconds())
         return result
 
 

@@ -15,7 +15,7 @@ from benchmarks.child import fresh
 from benchmarks.measure import Stopwatch, cpu_of
 from benchmarks.places import HOUR_US, TASK, Options, Places
 from benchmarks.tables import Table
-from celery_qbeat.identity import database_id, run_token
+from celery_qbeat.core.identity import database_id, run_token
 
 SIZES = (1_000, 10_000)
 LOOP = 1_000
@@ -77,12 +77,12 @@ def ends(url: str, broker: str, count: int, seconds: float) -> dict[str, Any]:
     client.delete("celery")
     _report_ends(app, url)
     watch, took = Stopwatch(), 0.0
-    while len(engine.desk.flights) and took < seconds:
+    while len(engine.leader.in_flight) and took < seconds:
         pause = engine.tick()
         took = watch.wall
-        if len(engine.desk.flights):
+        if len(engine.leader.in_flight):
             time.sleep(pause)
-    landed, busy = count - len(engine.desk.flights), watch.cpu
+    landed, busy = count - len(engine.leader.in_flight), watch.cpu
     plain = _loop(app, client, LOOP, [])
     engine.close()
     client.delete("celery", _done_queue(url))
@@ -111,7 +111,7 @@ def stock(broker: str, count: int, seconds: float) -> dict[str, Any]:
     watch = Stopwatch()
     while watch.wall < seconds and running.beat.tick() == 0:
         pass
-    sent, took = len(running.beat.late), watch.wall
+    sent, took = len(running.beat.late_results), watch.wall
     running.close()
     redis.Redis.from_url(broker).delete("celery")
     return {"rate": sent / took, "sent": sent, "seconds": took}

@@ -12,8 +12,8 @@ from benchmarks.child import fresh
 from benchmarks.measure import Stopwatch
 from benchmarks.places import TASK, Options, Places
 from benchmarks.tables import Table
-from celery_qbeat.identity import task_id
-from celery_qbeat.jobs import Run, Verdict
+from celery_qbeat.core.identity import task_id
+from celery_qbeat.core.jobs import Run, Verdict
 from celery_qbeat.ports import Claim, Plan
 from celery_qbeat.stores import SqlStore, open_store
 from tests.servers import ServerMissing
@@ -33,7 +33,7 @@ def claims(url: str) -> dict[str, Any]:
     store.open()
     epoch = store.take_epoch("bench", now)
     revs = {row["id"]: row["rev"] for part in store.load() for row, _ in part.rows}
-    store.plan(epoch, [Plan(job_id, now, now, "key") for job_id in revs], now)
+    store.write_plans(epoch, [Plan(job_id, now, now, "key") for job_id in revs], now)
     slots = dict.fromkeys(revs, now)
     batch = epoch << 20
     found: dict[str, Any] = {}
@@ -68,7 +68,7 @@ def _one(
     lost = store.claim(epoch, batch, made, now)
     claimed = watch.wall
     assert not lost
-    store.sent(epoch, batch, [claim.runs[0].task_id for claim in made], now, closes=True)
+    store.mark_sent(epoch, batch, [claim.runs[0].task_id for claim in made], now, closes=True)
     return claimed, watch.wall - claimed
 
 

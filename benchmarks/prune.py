@@ -14,7 +14,7 @@ from benchmarks.child import fresh
 from benchmarks.measure import quantile
 from benchmarks.places import TASK, Options, Places
 from benchmarks.tables import Table
-from celery_qbeat.clock import SystemClock
+from celery_qbeat.process.clock import SystemClock
 from celery_qbeat.settings import read_settings
 from celery_qbeat.stores import tables
 from celery_qbeat.wiring import DAY_US, build
@@ -36,9 +36,9 @@ def ours(url: str, broker: str) -> dict[str, Any]:
     engine.open()
     until, ended = time.monotonic() + START_S + PATIENCE_S, False
     while not ended and time.monotonic() < until:
-        chores = bool(engine.desk.chores)
+        chores = bool(engine.leader.chores)
         time.sleep(engine.tick())
-        ended = chores and not engine.desk.chores
+        ended = chores and not engine.leader.chores
     engine.close()
     run = "FROM qbeat_runs WHERE job_id = '_builtin.prune'"
     began, end = places.scalar(url, f"SELECT sent_us {run}"), places.scalar(url, f"SELECT finished_us {run}")

@@ -33,7 +33,7 @@ def ours(url: str, redis: str, rows: int, restart: bool) -> dict[str, Any]:
     watch = Stopwatch()
     engine.tick()
     answer: dict[str, Any] = {"load": watch.wall, "load_cpu": watch.cpu, "peak": peak(), "memory": resident()}
-    assert len(engine.desk.agenda) == rows
+    assert len(engine.leader.agenda) == rows
     if restart:
         count = itertools.count()
 

@@ -11,7 +11,7 @@ from celery.schedules import crontab, schedule
 
 from benchmarks.places import Options, Places
 from benchmarks.tables import Table
-from celery_qbeat.schedules import parse
+from celery_qbeat.core.schedules import parse
 
 NOW = datetime(2026, 11, 29, 20, 15, tzinfo=UTC)
 NOW_US = round(NOW.timestamp()) * 1_000_000

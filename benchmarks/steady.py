@@ -54,11 +54,11 @@ def stock(broker: str, count: int, per_second: int, seconds: float) -> dict[str,
     running.due(app.now() + timedelta(seconds=lead), timedelta(seconds=1 / per_second))
     wanted = min(count, round(per_second * seconds))
     watch = Stopwatch()
-    while len(running.beat.late) < wanted and watch.wall < lead + seconds + GRACE_S:
+    while len(running.beat.late_results) < wanted and watch.wall < lead + seconds + GRACE_S:
         pause = running.beat.tick()
         if pause and pause > 0:
             time.sleep(min(pause, seconds))
-    answer = _answer(running.beat.late[:wanted], wanted, watch)
+    answer = _answer(running.beat.late_results[:wanted], wanted, watch)
     running.close()
     redis.Redis.from_url(broker).delete("celery")
     return answer

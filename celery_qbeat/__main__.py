@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the program; `check --liveness` looks at a file only, so that a probe may run it every few seconds."""
     if sys.argv[1:3] == ["check", "--liveness"]:
-        from celery_qbeat.heartbeat import main as probe
+        from celery_qbeat.process.heartbeat import main as probe
 
         probe(sys.argv[3:])
     else:

@@ -11,10 +11,10 @@ from celery.schedules import crontab
 from celery.schedules import schedule as celery_interval
 
 from celery_qbeat.beat_schedule import CELERY_SCHEDULE, Schedule
-from celery_qbeat.dispatchers.overrides import Call, OverrideProducer, defines_override
-from celery_qbeat.jobs import Job
-from celery_qbeat.schedules import Cron, Daily, Days, Every, Interval
-from celery_qbeat.schedules import Schedule as AnySchedule
+from celery_qbeat.core.jobs import Job
+from celery_qbeat.core.schedules import Cron, Daily, DayFilters, Every, Interval
+from celery_qbeat.core.schedules import Schedule as AnySchedule
+from celery_qbeat.dispatchers.celery.overrides import Call, OverrideProducer, defines_override
 
 EVERY_DAY = frozenset(range(7))
 
@@ -46,7 +46,7 @@ class ApplyEntry:
 
 def to_celery(schedule: AnySchedule) -> Any:
     """The `crontab` or interval of Celery that means the same as a row's schedule; ours where there is none."""
-    days: Days = getattr(schedule, "days", Days())
+    days: DayFilters = getattr(schedule, "days", DayFilters())
     if isinstance(schedule, Interval) and days.unfiltered:
         return celery_interval(timedelta(seconds=schedule.seconds))
     if isinstance(schedule, Every) and days.unfiltered:
@@ -60,7 +60,7 @@ def to_celery(schedule: AnySchedule) -> Any:
     return cron
 
 
-def _crontab_fields(schedule: AnySchedule, days: Days) -> dict[str, str] | None:
+def _crontab_fields(schedule: AnySchedule, days: DayFilters) -> dict[str, str] | None:
     if isinstance(schedule, Daily):
         minutes = {time // 60 % 60 for time in schedule.times}
         hours = {time // 3600 for time in schedule.times}

@@ -14,12 +14,12 @@ from celery.backends.base import DisabledBackend
 from celery.schedules import BaseSchedule, crontab, maybe_schedule, schedstate
 from celery.schedules import schedule as celery_interval
 
-from celery_qbeat import schedules
+from celery_qbeat.core import schedules
+from celery_qbeat.core.jobs import CODE_PREFIX, ENTRY_NAME, Job, fingerprint
+from celery_qbeat.core.limits import MAX_CHARACTERS
+from celery_qbeat.core.schedules import Cron, Daily, DayFilters, Every, Interval
 from celery_qbeat.errors import ScheduleError
-from celery_qbeat.jobs import CODE_PREFIX, ENTRY_NAME, Job, fingerprint
-from celery_qbeat.limits import MAX_CHARACTERS
-from celery_qbeat.safe_logging import get_logger
-from celery_qbeat.schedules import Cron, Daily, Days, Every, Interval
+from celery_qbeat.process.safe_logging import get_logger
 
 log = get_logger()
 
@@ -71,7 +71,7 @@ class Schedule(BaseSchedule):
 
     @classmethod
     def cron(cls, text: str) -> Schedule:
-        """Five fields, as `celery_qbeat.schedules.cron` reads them."""
+        """Five fields, as `celery_qbeat.core.schedules.cron` reads them."""
         return cls(_parsed("cron", text))
 
     def days_only(self, days: Iterable[int]) -> Schedule:
@@ -89,7 +89,7 @@ class Schedule(BaseSchedule):
         return Schedule(replace(self.inner, zone=zone), self._app)
 
     def _with_days(self, **filters: Any) -> Schedule:
-        days: Days = self.inner.days
+        days: DayFilters = self.inner.days
         return Schedule(replace(self.inner, days=replace(days, **filters)), self._app)
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:

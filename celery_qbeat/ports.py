@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from celery_qbeat.answers import Answers
-from celery_qbeat.jobs import Job, Run, State, Verdict, Worker
-from celery_qbeat.liveness import LEAST_SILENCE_US
-from celery_qbeat.planning import Claim as Claim
-from celery_qbeat.planning import Plan as Plan
+from celery_qbeat.core.jobs import Job, Run, State, Verdict, WorkerScope
+from celery_qbeat.core.liveness import LEAST_SILENCE_US
+from celery_qbeat.core.planning import Claim as Claim
+from celery_qbeat.core.planning import Plan as Plan
+from celery_qbeat.core.worker_answers import Answers
 
 FOREVER = float("inf")
 
@@ -39,7 +39,7 @@ class Clock(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class LockLease:
     """The right to try. `term` changes with every new acquisition, `trusted_until` is monotonic seconds."""
 
     term: str
@@ -56,7 +56,7 @@ class Gate(Protocol):
         new term. Does not raise when the server is away.
         """
 
-    def hold(self) -> Lease | None:
+    def acquire_or_renew(self) -> LockLease | None:
         """Acquire or renew; None when another holds it or the server is away. Never raises for a lost lock.
 
         Raises NotBound before the first `bind`.
@@ -65,10 +65,10 @@ class Gate(Protocol):
     def reason(self) -> str:
         """For the log: why the last `hold` returned None, such as "another beat is the writer"."""
 
-    def yield_(self) -> None:
+    def resign_until_replaced(self) -> None:
         """Give the lock back because a newer epoch exists, and do not take it again before another had it."""
 
-    def let_go(self) -> bool:
+    def step_aside(self) -> bool:
         """Give the lock back for others to try; whether it was held. `hold` may take it again. Never raises."""
 
     def release(self) -> None:
@@ -90,7 +90,7 @@ class Loaded:
 
     rows: Sequence[tuple[Row, State | None]] = ()
     orphans: Sequence[State] = ()
-    workers: Mapping[str, Worker] | None = None
+    workers: Mapping[str, WorkerScope] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +104,13 @@ class Changes:
 
     reload: bool = False
     rows: Mapping[str, tuple[Row, State | None] | None] = field(default_factory=dict)
-    workers: Mapping[str, Worker] | None = None
+    workers: Mapping[str, WorkerScope] | None = None
     asked: bool = False
     more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ClaimRelease:
     """Runs that surely were not sent go back: their ledger rows vanish, next_run_us returns to `back_to_us`.
 
     Holds only if next_run_us is still `from_next_us`; last_run_us becomes `last_run_us` again. `back_to_us` None: a
@@ -125,7 +125,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class RunOutcome:
     """What is known of a run's end.
 
     `late_after_us`: when the job counts as late if nothing succeeds after this. `started_us` and `took_us`: when the
@@ -141,7 +141,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class UnfinishedRun:
     """A run in the ledger without an end, claimed under `epoch`. `sent_us` None: claimed, perhaps sent."""
 
     task_id: str
@@ -221,7 +221,7 @@ class Store(Protocol):
         when the last one is below `known`: an older copy of the database was restored.
         """
 
-    def beat(self, epoch: int, now_us: int) -> None:
+    def record_heartbeat(self, epoch: int, now_us: int) -> None:
         """Note that this writer lives. Raises Fenced."""
 
     def load(self) -> Iterator[Loaded]:
@@ -230,19 +230,19 @@ class Store(Protocol):
         No part takes long, and the caller may pause between two of them.
         """
 
-    def changes(self) -> Changes:
+    def read_changes(self) -> Changes:
         """What committed since the last call (or load); exact, whatever order transactions commit in.
 
         A call reads a bounded number of rows.
         """
 
-    def states(self, job_ids: Sequence[str]) -> Mapping[str, State]:
+    def read_states(self, job_ids: Sequence[str]) -> Mapping[str, State]:
         """The states as they are now."""
 
-    def plan(self, epoch: int, plans: Sequence[Plan], now_us: int) -> None:
+    def write_plans(self, epoch: int, plans: Sequence[Plan], now_us: int) -> None:
         """Write states and history, in one transaction."""
 
-    def forget(self, epoch: int, job_ids: Sequence[str], now_us: int) -> None:
+    def delete_states(self, epoch: int, job_ids: Sequence[str], now_us: int) -> None:
         """Drop the states of jobs that are gone, and note their end in the history. The ledger stays."""
 
     def claim(self, epoch: int, batch_id: int, claims: Sequence[Claim], now_us: int) -> frozenset[str]:
@@ -254,16 +254,16 @@ class Store(Protocol):
         that the database refuses, splits the batch into several transactions.
         """
 
-    def sent(self, epoch: int, batch_id: int, task_ids: Sequence[str], now_us: int, *, closes: bool) -> None:
+    def mark_sent(self, epoch: int, batch_id: int, task_ids: Sequence[str], now_us: int, *, closes: bool) -> None:
         """Mark these runs sent; `closes`: nothing of the batch is left to send."""
 
-    def release(self, epoch: int, batch_id: int, releases: Sequence[Release]) -> None:
+    def release_claims(self, epoch: int, batch_id: int, releases: Sequence[ClaimRelease]) -> None:
         """Undo claims that surely were not sent."""
 
-    def shorten(self, epoch: int, leases: Mapping[str, int]) -> None:
+    def shorten_leases(self, epoch: int, leases: Mapping[str, int]) -> None:
         """End the leases of these runs (task id to instant) then, where they are in flight and end later now."""
 
-    def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Mapping[str, str]:
+    def record_outcomes(self, epoch: int, ends: Sequence[RunOutcome], now_us: int) -> Mapping[str, str]:
         """Write ends; the runs that changed, task id to job id.
 
         The first end stands, but a failure corrects a success, and any other end corrects a run that was given up
@@ -271,19 +271,19 @@ class Store(Protocol):
         that was counted.
         """
 
-    def flights(self) -> Iterator[Sequence[Flight]]:
+    def unfinished_runs(self) -> Iterator[Sequence[UnfinishedRun]]:
         """All runs without an end, in parts."""
 
     def close_batches(self, epoch: int, now_us: int) -> None:
         """Close the open batches of older epochs, after each of their runs was settled."""
 
-    def requests(self, after_id: int = 0) -> Sequence[Request]:
+    def pending_requests(self, after_id: int = 0) -> Sequence[Request]:
         """What was asked for by hand and is not answered yet: the next `REQUESTS_A_READ` above this id, by id."""
 
-    def answer(self, epoch: int, request_ids: Sequence[int]) -> None:
+    def delete_requests(self, epoch: int, request_ids: Sequence[int]) -> None:
         """These requests are dealt with."""
 
-    def drift(self) -> bool:
+    def has_drifted(self) -> bool:
         """Whether the table differs from what was read (count and sum of rev); then a reload is due. Not quite free."""
 
     def prune(self, before_us: Mapping[Verdict, int], now_us: int) -> Steps:
@@ -294,7 +294,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Shipment:
+class OutgoingRun:
     """A claimed run and its job, on the way to a broker."""
 
     job: Job
@@ -302,7 +302,7 @@ class Shipment:
     by_hand: bool = False
 
 
-class Fate(Enum):
+class PublishOutcome(Enum):
     """What happened to a shipment. Only `NOT_SENT` and `REFUSED` may be sent again without harm.
 
     `NOT_SENT`: the broker as a whole took nothing more. `REFUSED`: its queue refused it and the broker serves other
@@ -314,17 +314,17 @@ class Fate(Enum):
     NOT_SENT = "not sent"
     REFUSED = "refused"
     UNCONFIRMED = "unconfirmed"
-    DOUBT = "doubt"
+    UNKNOWN = "doubt"
     BAD = "bad"
     DECLINED = "declined"
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class PublishResult:
     """What happened to one shipment, and why. `queue`: the queue that refused it, for `REFUSED` only."""
 
     task_id: str
-    fate: Fate
+    outcome: PublishOutcome
     detail: str = ""
     queue: str = ""
 
@@ -332,14 +332,14 @@ class Receipt:
 class Dispatcher(Protocol):
     """Publishes. It never raises for one bad payload and never sends anything twice."""
 
-    def ready(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why nothing can be sent now; empty when the broker answers.
 
         Connects if needed and asks the broker: one round trip, plus those of a new connection. Returns within the time
         limits of a connection, about four seconds for each address of the broker.
         """
 
-    def incarnation(self) -> str:
+    def memory_id(self) -> str:
         """Which memory the broker has: a text that changes when the broker may have lost messages.
 
         Asks the broker like `ready`. Compare it only with earlier answers of the same dispatcher, and skip empty ones:
@@ -347,14 +347,14 @@ class Dispatcher(Protocol):
         no worker and no queue has it.
         """
 
-    def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
+    def send(self, shipments: Sequence[OutgoingRun], trusted: Callable[[], bool]) -> Sequence[PublishResult]:
         """Publish each shipment and return one receipt for each, in order.
 
         Publishing stops at the first lost connection and when `trusted()` turns false; what follows is `NOT_SENT`.
         `detail` is empty only for `SENT` and where trust ended.
         """
 
-    def late(self) -> Sequence[Receipt]:
+    def late_results(self) -> Sequence[PublishResult]:
         """What became of `UNCONFIRMED` shipments since the last call. Never waits for the broker.
 
         `SENT`, or `REFUSED` and `NOT_SENT` (the broker did not take it), or `DOUBT` (the connection was lost).
@@ -370,7 +370,7 @@ class Dispatcher(Protocol):
 class Completions(Protocol):
     """Where the ends of runs come from. Only the writer calls it."""
 
-    def take(self, budget_s: float) -> Sequence[End]:
+    def receive(self, budget_s: float) -> Sequence[RunOutcome]:
         """Ends that arrived, within about `budget_s` seconds. Empty when the broker is away (it says so once)."""
 
     def unread_s(self) -> float:
@@ -379,20 +379,20 @@ class Completions(Protocol):
         Whatever arrives beside the ends does not matter. Infinite while nothing is known.
         """
 
-    def ack(self) -> None:
+    def acknowledge(self) -> None:
         """All that `take` gave is safe in the database."""
 
-    def look_up(self, flights: Sequence[Flight]) -> Sequence[End]:
+    def query_results(self, flights: Sequence[UnfinishedRun]) -> Sequence[RunOutcome]:
         """Ask about runs that have been silent (result backend): the ends that are known there."""
 
-    def ask(self, runs: Mapping[str, Job | None]) -> bool:
+    def ask_workers(self, runs: Mapping[str, Job | None]) -> bool:
         """Ask all workers, and the queues, which of these runs they have: task id to its job, None if it is unknown.
 
         Returns without waiting for answers; a round that is under way is given up. False: the broker is away, so
         nobody can be asked.
         """
 
-    def answers(self) -> Answers | None:
+    def worker_answers(self) -> Answers | None:
         """The end of that round, about two seconds after `ask`; None until then. Never waits."""
 
     def close(self) -> None:

@@ -13,17 +13,17 @@ from celery import beat
 
 from celery_qbeat.apply_entry import ApplyEntry
 from celery_qbeat.beat_schedule import code_jobs
-from celery_qbeat.clock import SystemClock
-from celery_qbeat.dispatchers.broker import check_urls
-from celery_qbeat.dispatchers.overrides import OverrideProducer
+from celery_qbeat.core.safe_text import hide_secrets_in_text, one_line
+from celery_qbeat.dispatchers.celery.broker import check_urls
+from celery_qbeat.dispatchers.celery.overrides import OverrideProducer
 from celery_qbeat.engine import Engine
 from celery_qbeat.engine.repeated_errors import RepeatedErrors
 from celery_qbeat.errors import QbeatError, Unavailable
-from celery_qbeat.heartbeat import HeartbeatFile
-from celery_qbeat.safe_logging import get_logger
-from celery_qbeat.safe_text import hide_secrets_in_text, one_line
+from celery_qbeat.process.clock import SystemClock
+from celery_qbeat.process.heartbeat import HeartbeatFile
+from celery_qbeat.process.safe_logging import get_logger
+from celery_qbeat.process.shutdown_signals import ShutdownSignals
 from celery_qbeat.settings import Settings, read_settings
-from celery_qbeat.shutdown_signals import ShutdownSignals
 from celery_qbeat.wiring import build, engine_database, heartbeat_file
 
 log = get_logger()

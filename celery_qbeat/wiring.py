@@ -15,20 +15,20 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from celery_qbeat import heartbeat
-from celery_qbeat.clock import SystemClock
+from celery_qbeat.core.jobs import RowRules, Verdict
+from celery_qbeat.core.liveness import TICK_PREFIX, silence_limit_us
+from celery_qbeat.core.privileges import BUILTIN_PRUNE, NAMESPACES, Privileges
 from celery_qbeat.errors import SettingsError
-from celery_qbeat.heartbeat import HeartbeatFile
-from celery_qbeat.jobs import RowRules, Verdict
-from celery_qbeat.liveness import TICK_PREFIX, silence_limit_us
 from celery_qbeat.ports import Clock, Gate, Steps, Store
-from celery_qbeat.privileges import BUILTIN_PRUNE, NAMESPACES, Privileges
-from celery_qbeat.safe_logging import get_logger
+from celery_qbeat.process import heartbeat
+from celery_qbeat.process.clock import SystemClock
+from celery_qbeat.process.heartbeat import HeartbeatFile
+from celery_qbeat.process.safe_logging import get_logger
 from celery_qbeat.settings import DEFAULT_DATABASE_URL, Settings
 from celery_qbeat.stores import SqlStore, open_store, parsed_url, shown
 
 if TYPE_CHECKING:
-    from celery_qbeat.dispatchers.overrides import EntryHook
+    from celery_qbeat.dispatchers.celery.overrides import EntryHook
     from celery_qbeat.engine import Chore, Engine
 
 log = get_logger(__name__)
@@ -56,8 +56,8 @@ def build(
     """
     from celery_qbeat.beat_schedule import code_jobs
     from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
-    from celery_qbeat.dispatchers.broker import check_urls
-    from celery_qbeat.engine import Engine, Limits, Parts
+    from celery_qbeat.dispatchers.celery.broker import check_urls
+    from celery_qbeat.engine import Dependencies, Engine, Limits
 
     check_urls(app)
     poll = poll_s or settings.poll_interval
@@ -69,7 +69,7 @@ def build(
     for warning in privileges.unmatched():
         log.warning("beat: %s", warning)
     return Engine(
-        Parts(
+        Dependencies(
             store=store,
             gate=build_gate(settings, poll, holder, clock),
             dispatcher=CeleryDispatcher(app, namespace=settings.namespace, instance=lambda: store.instance, hook=hook),
@@ -81,7 +81,7 @@ def build(
             holder=holder,
             code_jobs=code_jobs(app),
             run_code_entries=settings.run_code_entries,
-            chores={BUILTIN_PRUNE: pruning(settings)},
+            builtin_tasks={BUILTIN_PRUNE: pruning(settings)},
             fail_point=fail_point(os.environ.get(FAIL_POINT)),
             stopping=stopping,
             note_alive=note_alive,

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from celery_qbeat import hidden_settings
+from celery_qbeat.process import hidden_settings
 
 __all__ = ["Chosen", "main", "qbeat"]
 
@@ -27,12 +27,12 @@ COMMANDS = {
     "migrate": ("checks", "Make the tables, or bring them up to date"),
     "preview": ("slots", "Show the next slots of a row, or of a schedule"),
     "release": ("releasing", "End runs in flight, so that their jobs run again"),
-    "run-now": ("hand", "Ask the beat to run a job now, beside its schedule"),
-    "runs": ("ledger", "Show the ledger: each slot with its verdict"),
+    "run-now": ("run_now", "Ask the beat to run a job now, beside its schedule"),
+    "runs": ("runs", "Show the ledger: each slot with its verdict"),
     "set": ("edits", "Change columns of a row, and no others"),
     "show": ("showing", "Show a job: row, state, last runs, next slots"),
     "status": ("status", "Show the writer, the standbys and what is under way"),
-    "tick": ("hand", "Run what is due, once, and end"),
+    "tick": ("run_now", "Run what is due, once, and end"),
 }
 """The module of each command, and its line in the list of commands: the list imports no command."""
 

@@ -12,14 +12,14 @@ import click
 import sqlalchemy as sa
 from click.core import ParameterSource
 
-from celery_qbeat.audit import FAULTS, SETTLING_US, Finding, Kind, Line, Subject, Window, audit, definitions
 from celery_qbeat.cli import output, times
 from celery_qbeat.cli.command import command, finish
 from celery_qbeat.cli.last_beat import read_last_beat
 from celery_qbeat.cli.project import Project
 from celery_qbeat.cli.undecided import show_undecided
-from celery_qbeat.plurals import quantity
-from celery_qbeat.schedules import Schedule
+from celery_qbeat.core.audit import FAULTS, SETTLING_US, Finding, Kind, Line, Subject, Window, audit, definitions
+from celery_qbeat.core.plurals import quantity
+from celery_qbeat.core.schedules import Schedule
 from celery_qbeat.settings import Retention
 from celery_qbeat.stores import reports
 

@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 import click
 
-from celery_qbeat import heartbeat
 from celery_qbeat.cli import output
 from celery_qbeat.cli.command import command, finish
 from celery_qbeat.cli.last_beat import read_last_beat
@@ -17,9 +16,10 @@ from celery_qbeat.cli.listing import standings
 from celery_qbeat.cli.lock import read_lock
 from celery_qbeat.cli.project import Project
 from celery_qbeat.cli.status import ask_broker, broker_data, broker_sentence
-from celery_qbeat.conditions import AILING, Condition
+from celery_qbeat.core.health import AILING, Condition
+from celery_qbeat.core.jobs import CRON_RESERVED
 from celery_qbeat.errors import SchemaError
-from celery_qbeat.jobs import CRON_RESERVED
+from celery_qbeat.process import heartbeat
 from celery_qbeat.stores import schema
 
 LISTED = frozenset({Condition.LATE, Condition.REFUSED, Condition.BAD, Condition.RESERVED, Condition.PAUSED})
@@ -135,7 +135,7 @@ def migrate_command(project: Project, as_json: bool) -> None:
     Example:
       celery -A proj qbeat migrate
     """
-    project.telling(project.store.migrate)
+    project.with_database_errors(project.store.migrate)
     if as_json:
         output.dump({"schema_version": schema.SCHEMA_VERSION, "database": project.store.describe()})
     else:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from celery_qbeat.cli.project import Project
+from celery_qbeat.core.safe_text import hide_secrets_in_text, one_line
 from celery_qbeat.errors import QbeatError
-from celery_qbeat.safe_text import hide_secrets_in_text, one_line
 
 F = TypeVar("F", bound=Callable[..., Any])
 

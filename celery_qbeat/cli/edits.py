@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from celery_qbeat.cli import output, times, values
 from celery_qbeat.cli.command import command
 from celery_qbeat.cli.project import Project
-from celery_qbeat.conditions import Condition, Judge
+from celery_qbeat.core.health import Condition, HealthRules
+from celery_qbeat.core.jobs import Job
+from celery_qbeat.core.planning import first_slot
+from celery_qbeat.core.privileges import Privileges
 from celery_qbeat.errors import JobError, QbeatError
-from celery_qbeat.jobs import Job
-from celery_qbeat.planning import first_slot
-from celery_qbeat.privileges import Privileges
 from celery_qbeat.stores import rows, tables
 
 DEFAULTS: Mapping[str, Any] = {
@@ -98,9 +98,9 @@ def _examined(project: Project, row: Mapping[str, Any], old: Mapping[str, Any] |
     What was wrong with the row before (`old`) is no reason: it may be repaired step by step.
     """
     _fits(row)
-    judge = project.judge()
-    reading = judge.standing(row, None).reading
-    before = None if old is None else judge.standing(old, None).reading
+    judge = project.health_rules()
+    reading = judge.row_health(row, None).reading
+    before = None if old is None else judge.row_health(old, None).reading
     if reading.job is None:
         if before is None or before.problem != reading.problem:
             raise JobError(reading.problem)
@@ -112,7 +112,7 @@ def _examined(project: Project, row: Mapping[str, Any], old: Mapping[str, Any] |
     return forbidden or reading.problem or _refusal(judge, reading.job)
 
 
-def _refusal(judge: Judge, job: Job) -> str:
+def _refusal(judge: HealthRules, job: Job) -> str:
     if not job.scope.enabled:
         return f"worker {job.scope.name!r} is disabled"
     return judge.refusal(job)
@@ -132,7 +132,7 @@ def _fits(row: Mapping[str, Any]) -> None:
 
 def _tell(project: Project, job_id: str, done: str, warning: str, as_json: bool) -> None:
     found = project.found(job_id)
-    standing = project.judge().standing(found.row, None)
+    standing = project.health_rules().row_health(found.row, None)
     if as_json:
         output.dump({"id": job_id, "done": done, "warning": warning, "row": dict(found.row)})
         return

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery_qbeat.cli import times
 from celery_qbeat.cli.project import Project
-from celery_qbeat.liveness import LEAST_SILENCE_US, TICK_PREFIX, is_alive, is_tick
+from celery_qbeat.core.liveness import LEAST_SILENCE_US, TICK_PREFIX, is_alive, is_tick
 from celery_qbeat.stores import reports
 from celery_qbeat.stores.reports import Leader
 

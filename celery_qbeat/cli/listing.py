@@ -12,8 +12,8 @@ from celery_qbeat.cli import output, times
 from celery_qbeat.cli.command import command
 from celery_qbeat.cli.last_beat import read_last_beat
 from celery_qbeat.cli.project import Project
-from celery_qbeat.conditions import IDLE, NO_BEAT, Condition, Standing
-from celery_qbeat.jobs import CODE_PREFIX
+from celery_qbeat.core.health import IDLE, NO_BEAT, Condition, JobHealth
+from celery_qbeat.core.jobs import CODE_PREFIX
 from celery_qbeat.stores import rows
 from celery_qbeat.stores.rows import Found
 
@@ -64,19 +64,19 @@ def list_command(
 
 def standings(
     project: Project, pattern: str | None = None, worker: str | None = None
-) -> Iterator[tuple[Found, Standing]]:
+) -> Iterator[tuple[Found, JobHealth]]:
     """Every job, entries in code first, with how it stands."""
-    judge = project.judge()
+    judge = project.health_rules()
     if not worker:
         entries = [found for job_id, found in project.entries().items() if job_id in project.code_jobs]
         for found in project.with_runs(entries):
             if pattern is None or rows.matches(found.id, pattern):
-                yield found, judge.code(project.code_jobs[found.id], found.memory, found.run)
+                yield found, judge.code_health(project.code_jobs[found.id], found.memory, found.run)
     for found in project.all_rows(pattern, worker):
-        yield found, judge.standing(found.row, found.memory, found.run)
+        yield found, judge.row_health(found.row, found.memory, found.run)
 
 
-def status_of(standing: Standing) -> output.Styled:
+def status_of(standing: JobHealth) -> output.Styled:
     """The condition, and what is to be said of it in a list."""
     run, rest = standing.run, ""
     if standing.condition is Condition.BLOCKED and run is not None:
@@ -97,7 +97,7 @@ def schedule_of(found: Found, project: Project) -> str:
     return "" if job is None else f"{job.schedule.kind} (in code)"
 
 
-def _line(found: Found, standing: Standing, project: Project, now: int) -> list[output.Cell]:
+def _line(found: Found, standing: JobHealth, project: Project, now: int) -> list[output.Cell]:
     state = found.state or {}
     run = found.last_run
     last = "-" if run is None else f"{run.verdict} {times.relative(run.at_us, now)}".strip()
@@ -107,7 +107,7 @@ def _line(found: Found, standing: Standing, project: Project, now: int) -> list[
     return [found.id, schedule_of(found, project), following, last, status_of(standing)]
 
 
-def as_data(found: Found, standing: Standing, project: Project) -> dict[str, Any]:
+def as_data(found: Found, standing: JobHealth, project: Project) -> dict[str, Any]:
     """A job for JSON."""
     state = found.state or {}
     row = found.row

@@ -7,9 +7,9 @@ from typing import Any
 
 from celery_qbeat.cli import output, times
 from celery_qbeat.cli.project import Project
+from celery_qbeat.core.liveness import Role, role_of
 from celery_qbeat.errors import Unavailable
-from celery_qbeat.gates import Beat, Holding, RedisGate
-from celery_qbeat.liveness import Role, role_of
+from celery_qbeat.gates import AnnouncedBeat, LockHolder, RedisGate
 from celery_qbeat.wiring import build_gate
 
 STANDALONE = "standalone: no qbeat_redis_url is set, so only one beat may run"
@@ -22,8 +22,8 @@ class Lock:
     redis: bool
     last_holder: str = ""
     away: str = ""
-    holding: Holding | None = None
-    beats: tuple[Beat, ...] = ()
+    holding: LockHolder | None = None
+    beats: tuple[AnnouncedBeat, ...] = ()
 
     @property
     def trouble(self) -> str:
@@ -57,7 +57,7 @@ class Lock:
             "lock_trouble": self.trouble,
         }
 
-    def role(self, beat: Beat) -> Role:
+    def role(self, beat: AnnouncedBeat) -> Role:
         """What this beat is, as far as can be told from here."""
         return role_of(beat.writer, beat.seen_s, was_writer=self.holding is None and beat.holder == self.last_holder)
 
@@ -105,7 +105,7 @@ def read_lock(project: Project, last_holder: str) -> Lock:
         return Lock(redis=False)
     gate.bind(project.instance())
     try:
-        return Lock(True, last_holder, holding=gate.holding(), beats=gate.beats())
+        return Lock(True, last_holder, holding=gate.lock_holder(), beats=gate.beats())
     except Unavailable as error:
         return Lock(True, last_holder, away=str(error))
     finally:

@@ -17,9 +17,9 @@ from unicodedata import combining, east_asian_width
 
 import click
 
-from celery_qbeat.conditions import Condition
-from celery_qbeat.plurals import quantity
-from celery_qbeat.safe_text import one_line
+from celery_qbeat.core.health import Condition
+from celery_qbeat.core.plurals import quantity
+from celery_qbeat.core.safe_text import one_line
 
 GAP = "  "
 NARROWEST = 5

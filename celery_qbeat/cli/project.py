@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import click
 import sqlalchemy as sa
 
-from celery_qbeat.clock import SystemClock
-from celery_qbeat.conditions import Judge
+from celery_qbeat.core.health import HealthRules
+from celery_qbeat.core.jobs import CODE_PREFIX, Job, RowRules
+from celery_qbeat.core.liveness import is_alive
+from celery_qbeat.core.privileges import Privileges
 from celery_qbeat.errors import QbeatError, SchemaError, SettingsError, Unavailable
-from celery_qbeat.jobs import CODE_PREFIX, Job, RowRules
-from celery_qbeat.liveness import is_alive
-from celery_qbeat.privileges import Privileges
+from celery_qbeat.process.clock import SystemClock
 from celery_qbeat.settings import Settings, read_settings
 from celery_qbeat.stores import SqlStore, reading, reports, rows, schema
 from celery_qbeat.stores.rows import Found
@@ -94,12 +94,12 @@ class Project:
     def read(self, work: Callable[[sa.Connection], T]) -> T:
         """`work` in autocommit. Raises Unavailable and SchemaError with what to do."""
         self._look()
-        return self.telling(lambda: self.store.link.read(work))
+        return self.with_database_errors(lambda: self.store.link.read(work))
 
     def write(self, work: Callable[[sa.Connection], T]) -> T:
         """`work` in a transaction. Where the settings allow it, missing tables are made first."""
         self._look(making=True)
-        return self.telling(lambda: self.store.link.write(work))
+        return self.with_database_errors(lambda: self.store.link.write(work))
 
     def instance(self) -> str:
         """The identity of the tables. Raises Unavailable and SchemaError."""
@@ -110,7 +110,7 @@ class Project:
         """All that a beat checks at its start. Raises SchemaError; makes no tables."""
         store = build_store(self.settings.model_copy(update={"create_tables": False}))
         try:
-            self.telling(store.open)
+            self.with_database_errors(store.open)
         finally:
             store.close()
 
@@ -119,7 +119,7 @@ class Project:
         if "store" in self.__dict__:
             self.store.close()
 
-    def telling(self, work: Callable[[], T]) -> T:
+    def with_database_errors(self, work: Callable[[], T]) -> T:
         """`work` on the store, its errors in sentences that name the database."""
         try:
             return work()
@@ -131,7 +131,7 @@ class Project:
         if self._checked:
             return
         try:
-            found = self.telling(lambda: self.store.link.read(schema.identity))
+            found = self.with_database_errors(lambda: self.store.link.read(schema.identity))
         except SchemaError:
             self._checked = True
             return
@@ -140,7 +140,7 @@ class Project:
             found = None
         if found is None:
             if making:
-                self.telling(self.store.open)
+                self.with_database_errors(self.store.open)
             else:
                 self.check()
         elif found.version != schema.SCHEMA_VERSION:
@@ -153,11 +153,11 @@ class Project:
 
     # ------------------------------------------------------------ jobs
 
-    def judge(self) -> Judge:
+    def health_rules(self) -> HealthRules:
         """What rows are judged by, at this moment."""
         now = self.clock.now_us()
         leader = self.read(reports.leader)
-        return Judge(
+        return HealthRules(
             rules=self.rules,
             workers=self.read(reading.workers),
             privileges=self.privileges,

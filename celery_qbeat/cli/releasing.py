@@ -11,11 +11,11 @@ import sqlalchemy as sa
 
 from celery_qbeat.cli import output
 from celery_qbeat.cli.command import command, finish
-from celery_qbeat.cli.hand import ASK_AGAIN_S, me
 from celery_qbeat.cli.last_beat import read_last_beat
-from celery_qbeat.cli.ledger import as_data
 from celery_qbeat.cli.project import Project
-from celery_qbeat.jobs import IN_FLIGHT
+from celery_qbeat.cli.run_now import ASK_AGAIN_S, me
+from celery_qbeat.cli.runs import as_data
+from celery_qbeat.core.jobs import IN_FLIGHT
 from celery_qbeat.stores import reports, rows
 from celery_qbeat.stores.reports import Ran
 

@@ -11,13 +11,13 @@ import click
 
 from celery_qbeat.cli import output, slots, times
 from celery_qbeat.cli.command import command
-from celery_qbeat.cli.ledger import as_data as run_data
-from celery_qbeat.cli.ledger import show_runs
 from celery_qbeat.cli.listing import PROBLEMS, as_data, schedule_of, status_of
 from celery_qbeat.cli.project import Project
-from celery_qbeat.conditions import IDLE, Condition, Standing
-from celery_qbeat.jobs import Job, Verdict
-from celery_qbeat.schedules import Firing
+from celery_qbeat.cli.runs import as_data as run_data
+from celery_qbeat.cli.runs import show_runs
+from celery_qbeat.core.health import IDLE, Condition, JobHealth
+from celery_qbeat.core.jobs import Job, Verdict
+from celery_qbeat.core.schedules import Firing
 from celery_qbeat.stores import reports
 from celery_qbeat.stores.reports import Ran
 from celery_qbeat.stores.rows import Found
@@ -68,12 +68,12 @@ def show_command(project: Project, job_id: str, as_json: bool) -> None:
       celery -A proj qbeat show shop.cleanup
     """
     [found] = project.with_runs([project.found(job_id)])
-    judge = project.judge()
+    judge = project.health_rules()
     code = project.code_jobs.get(job_id)
     standing = (
-        judge.code(code, found.memory, found.run)
+        judge.code_health(code, found.memory, found.run)
         if code is not None and not found.row
-        else judge.standing(found.row, found.memory, found.run)
+        else judge.row_health(found.row, found.memory, found.run)
     )
     runs = project.read(lambda connection: reports.runs(connection, job_id, limit=COUNTED))
     now = project.clock.now_us()
@@ -100,7 +100,7 @@ def _following(job: Job, planned: int | None, now: int) -> list[Firing]:
     return slots.slots(job, after, planned, count=5)
 
 
-def _show(project: Project, found: Found, standing: Standing, runs: Sequence[Ran], now: int) -> None:
+def _show(project: Project, found: Found, standing: JobHealth, runs: Sequence[Ran], now: int) -> None:
     zone = str(found.row.get("timezone", "UTC"))
     status = status_of(standing)
     if standing.reason and standing.condition not in (*PROBLEMS, Condition.BLOCKED, Condition.RUNNING):

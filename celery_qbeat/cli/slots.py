@@ -10,12 +10,12 @@ import click
 from celery_qbeat.cli import output, times, values
 from celery_qbeat.cli.command import command
 from celery_qbeat.cli.project import Project
+from celery_qbeat.core.jobs import Job, read_row
+from celery_qbeat.core.planning import decides_itself
+from celery_qbeat.core.schedules import Firing, Schedule, parse, preview
+from celery_qbeat.core.schedules.preview import Noted
+from celery_qbeat.core.schedules.time_zones import MAX_US, zone_named
 from celery_qbeat.errors import JobError
-from celery_qbeat.jobs import Job, read_row
-from celery_qbeat.planning import decides_itself
-from celery_qbeat.schedules import Firing, Schedule, parse, preview
-from celery_qbeat.schedules.preview import Noted
-from celery_qbeat.schedules.zones import MAX_US, zone_named
 from celery_qbeat.stores import reading
 from celery_qbeat.stores.rows import Found
 

@@ -11,9 +11,9 @@ from celery_qbeat.cli.last_beat import LastBeat, read_last_beat
 from celery_qbeat.cli.listing import standings
 from celery_qbeat.cli.lock import Lock, read_lock
 from celery_qbeat.cli.project import Project
-from celery_qbeat.conditions import Condition
-from celery_qbeat.identity import database_id
-from celery_qbeat.plurals import quantity
+from celery_qbeat.core.health import Condition
+from celery_qbeat.core.identity import database_id
+from celery_qbeat.core.plurals import quantity
 from celery_qbeat.stores import reports
 from celery_qbeat.stores.reports import Open
 

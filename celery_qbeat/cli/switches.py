@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from celery_qbeat.cli import output
 from celery_qbeat.cli.command import command
 from celery_qbeat.cli.project import Project
+from celery_qbeat.core.jobs import CODE_PREFIX
+from celery_qbeat.core.plurals import quantity
+from celery_qbeat.core.safe_text import one_line
 from celery_qbeat.errors import QbeatError
-from celery_qbeat.jobs import CODE_PREFIX
-from celery_qbeat.plurals import quantity
-from celery_qbeat.safe_text import one_line
 from celery_qbeat.stores import rows
 
 SHOWN = 10

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+from celery_qbeat.core.schedules import parse
+from celery_qbeat.core.schedules.time_zones import MAX_US, MIN_US, zone_named
 from celery_qbeat.errors import QbeatError, ScheduleError
-from celery_qbeat.schedules import parse
-from celery_qbeat.schedules.zones import MAX_US, MIN_US, zone_named
 
 SECOND = 1_000_000
 _UNITS = {"s": SECOND, "m": 60 * SECOND, "h": 3_600 * SECOND, "d": 86_400 * SECOND, "w": 7 * 86_400 * SECOND}

@@ -8,11 +8,11 @@ from typing import Any
 from celery_qbeat.cli import output, times
 from celery_qbeat.cli.listing import standings
 from celery_qbeat.cli.project import Project
-from celery_qbeat.conditions import IDLE, Condition, Standing
+from celery_qbeat.core.health import IDLE, Condition, JobHealth
+from celery_qbeat.core.jobs import Job
+from celery_qbeat.core.planning import SERVING_GAP_US, within_end
+from celery_qbeat.core.plurals import quantity
 from celery_qbeat.errors import QbeatError
-from celery_qbeat.jobs import Job
-from celery_qbeat.planning import SERVING_GAP_US, bounded
-from celery_qbeat.plurals import quantity
 from celery_qbeat.stores import reports
 
 COUNT_LIMIT = 100_000
@@ -65,14 +65,14 @@ def undecided_slots(job: Job, planned_us: int, until_us: int) -> tuple[int, int]
         last_us = job.schedule.latest(until_us)
         count = job.schedule.count(planned_us - 1, until_us)
         return (count, last_us) if count and last_us is not None else (0, planned_us)
-    count, last_us, slot = 0, planned_us, bounded(job, planned_us)
+    count, last_us, slot = 0, planned_us, within_end(job, planned_us)
     while slot is not None and slot <= until_us and count < COUNT_LIMIT:
         count, last_us = count + 1, slot
-        slot = bounded(job, job.schedule.after_run(slot, slot))
+        slot = within_end(job, job.schedule.after_run(slot, slot))
     return count, last_us
 
 
-def _plans(project: Project) -> list[tuple[str, Job, int, Standing]]:
+def _plans(project: Project) -> list[tuple[str, Job, int, JobHealth]]:
     return [
         (found.id, standing.reading.job, found.state["next_run_us"], standing)
         for found, standing in standings(project)
@@ -80,12 +80,12 @@ def _plans(project: Project) -> list[tuple[str, Job, int, Standing]]:
     ]
 
 
-def _of(job_id: str, job: Job, planned_us: int, standing: Standing, now: int) -> Undecided | None:
+def _of(job_id: str, job: Job, planned_us: int, standing: JobHealth, now: int) -> Undecided | None:
     count, last_us = undecided_slots(job, planned_us, now) if planned_us <= now else (0, planned_us)
     return Undecided(job_id, planned_us, last_us, count, _next_beat(job, last_us, standing, now)) if count else None
 
 
-def _next_beat(job: Job, last_us: int, standing: Standing, now: int) -> str:
+def _next_beat(job: Job, last_us: int, standing: JobHealth, now: int) -> str:
     if standing.condition not in RUNS:
         return f"no run: {standing.condition}"
     if job.catch_up == "skip" and now - last_us > SERVING_GAP_US:

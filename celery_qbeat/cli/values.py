@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from celery_qbeat.cli.times import read_instant
+from celery_qbeat.core.schedules import KINDS
 from celery_qbeat.errors import QbeatError
-from celery_qbeat.schedules import KINDS
 from celery_qbeat.stores import rows
 
 F = TypeVar("F", bound=Callable[..., Any])

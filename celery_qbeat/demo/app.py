@@ -9,7 +9,7 @@ from celery import Celery
 from celery.utils.log import get_task_logger
 
 from celery_qbeat.demo import DATABASE, FOLDER_VARIABLE
-from celery_qbeat.safe_logging import SafeText
+from celery_qbeat.process.safe_logging import SafeText
 
 log = get_task_logger(__name__)
 log.addFilter(SafeText())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from celery_qbeat.dispatchers.broker_check import BrokerCheck, check_broker
-from celery_qbeat.dispatchers.celery import CeleryDispatcher
-from celery_qbeat.dispatchers.completions import CeleryCompletions
+from celery_qbeat.dispatchers.celery.broker_check import BrokerCheck, check_broker
+from celery_qbeat.dispatchers.celery.completions import CeleryCompletions
+from celery_qbeat.dispatchers.celery.dispatcher import CeleryDispatcher
 
 __all__ = ["BrokerCheck", "CeleryCompletions", "CeleryDispatcher", "check_broker"]

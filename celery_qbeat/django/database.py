@@ -12,8 +12,8 @@ from django.conf import settings
 from django.db import connections, transaction
 from django.db.migrations.recorder import MigrationRecorder
 
+from celery_qbeat.core.privileges import BUILTIN_PRUNE
 from celery_qbeat.errors import SchemaError
-from celery_qbeat.privileges import BUILTIN_PRUNE
 from celery_qbeat.stores import postgresql_rights, triggers
 from celery_qbeat.stores.schema import SCHEMA_VERSION
 

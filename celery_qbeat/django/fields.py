@@ -14,11 +14,11 @@ from django.db.models.fields.json import KeyTransform
 from django.db.models.fields.related_descriptors import ReverseOneToOneDescriptor
 from django.db.models.query_utils import DeferredAttribute
 
+from celery_qbeat.core.limits import MAX_PAYLOAD
+from celery_qbeat.core.payload import read_json
+from celery_qbeat.core.schedules import KINDS, parse
+from celery_qbeat.core.schedules.time_zones import zone_named
 from celery_qbeat.errors import ScheduleError
-from celery_qbeat.limits import MAX_PAYLOAD
-from celery_qbeat.payload import read_json
-from celery_qbeat.schedules import KINDS, parse
-from celery_qbeat.schedules.zones import zone_named
 
 MOST_BYTES = 65_535
 """What a column `text` of MySQL holds."""

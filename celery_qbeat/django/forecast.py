@@ -14,11 +14,11 @@ from typing import Any
 
 from django.db.models import Count, F, Min, Q
 
+from celery_qbeat.core.jobs import RowRules
+from celery_qbeat.core.schedules import Interval, Schedule
 from celery_qbeat.django.preview import COLUMNS, job_of
 from celery_qbeat.django.times import HOUR, MINUTE, clock, microseconds, moment
 from celery_qbeat.errors import ScheduleError
-from celery_qbeat.jobs import RowRules
-from celery_qbeat.schedules import Interval, Schedule
 
 DAYS = 7
 MOST_GROUPS = 500

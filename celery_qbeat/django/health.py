@@ -10,20 +10,20 @@ from django.db.models import OuterRef, Subquery
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from celery_qbeat.conditions import Condition, InFlight, Judge, LastRun, Standing, last_run
+from celery_qbeat.core.health import Condition, HealthRules, InFlight, JobHealth, LastRun, last_run
+from celery_qbeat.core.jobs import State as Memory
+from celery_qbeat.core.liveness import is_alive
 from celery_qbeat.django.models import Leader, Run, State
 from celery_qbeat.django.models.people import row_of
 from celery_qbeat.django.project import Project
 from celery_qbeat.django.times import clock
-from celery_qbeat.jobs import State as Memory
-from celery_qbeat.liveness import is_alive
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
     """How a job stands, and its last run."""
 
-    standing: Standing
+    standing: JobHealth
     last_run: LastRun | None
 
 
@@ -43,12 +43,12 @@ def health_of(jobs: Sequence[Any], project: Project, now: int) -> dict[str, Heal
     """The health of these jobs by id, in four queries."""
     names = [job.pk for job in jobs]
     alive, _ = writer_alive(Leader.objects.filter(pk=1).first(), now)
-    judge = Judge(project.rules, project.scopes, project.privileges, now, alive)
+    judge = HealthRules(project.rules, project.scopes, project.privileges, now, alive)
     last, flying = _last_runs(names), _in_flight(names)
     found = {}
     for job in jobs:
         state = getattr(job, "state", None)
-        standing = judge.standing(row_of(job), machine_state(job), flying.get(job.pk))
+        standing = judge.row_health(row_of(job), machine_state(job), flying.get(job.pk))
         kept = None if state is None else {"last_run_us": state.last_run_us, "last_verdict": state.last_verdict}
         found[job.pk] = Health(standing, last_run(kept, last.get(job.pk)))
     return found
@@ -80,7 +80,7 @@ def machine_state(job: Any) -> Memory | None:
     )
 
 
-def condition_badge(standing: Standing) -> SafeString:
+def condition_badge(standing: JobHealth) -> SafeString:
     """The condition for a table; with the run that it waits for."""
     style, sign = STYLES.get(standing.condition, ("held", "○"))
     badge = format_html('<span class="qb-badge qb-{}">{} {}</span>', style, sign, standing.condition.value)

@@ -9,7 +9,8 @@ from typing import Any
 from django.db.models import Count
 from django.utils.safestring import SafeString
 
-from celery_qbeat.conditions import LastRun
+from celery_qbeat.core.health import LastRun
+from celery_qbeat.core.jobs import IN_FLIGHT, Verdict, read_row
 from celery_qbeat.django.health import condition_badge, health_of, machine_state
 from celery_qbeat.django.models import Run
 from celery_qbeat.django.models.people import row_of
@@ -17,7 +18,6 @@ from celery_qbeat.django.pictures import Bar, timeline
 from celery_qbeat.django.preview import slots_of
 from celery_qbeat.django.project import Project
 from celery_qbeat.django.times import DAY, viewers_zone
-from celery_qbeat.jobs import IN_FLIGHT, Verdict, read_row
 
 RUNS_DRAWN, NEXT_DRAWN, DAYS_COUNTED = 30, 8, 7
 

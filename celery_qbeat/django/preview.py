@@ -9,12 +9,12 @@ from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from celery_qbeat.core.jobs import CRON_RESERVED, Job, RowRules, State
+from celery_qbeat.core.planning import first_slot, kept_slot, slot_from_now
+from celery_qbeat.core.schedules import Schedule, parse
+from celery_qbeat.core.schedules.preview import Noted
 from celery_qbeat.django.times import DAY, ago, clock, moment
 from celery_qbeat.errors import ScheduleError
-from celery_qbeat.jobs import CRON_RESERVED, Job, RowRules, State
-from celery_qbeat.planning import first_slot, kept_slot, slot_from_now
-from celery_qbeat.schedules import Schedule, parse
-from celery_qbeat.schedules.preview import Noted
 
 SHOWN = 10
 COMPARED_US = 30 * DAY

@@ -9,9 +9,9 @@ from typing import Any
 from celery import _state, current_app
 from django.apps import apps
 
-from celery_qbeat.jobs import RowRules, read_worker
-from celery_qbeat.jobs import Worker as Scope
-from celery_qbeat.privileges import Privileges
+from celery_qbeat.core.jobs import RowRules, read_worker
+from celery_qbeat.core.jobs import WorkerScope as Scope
+from celery_qbeat.core.privileges import Privileges
 from celery_qbeat.settings import Settings, read_settings
 from celery_qbeat.wiring import build_privileges, row_rules
 

@@ -9,15 +9,15 @@ from typing import Any
 from django.db.models import Count, Q, TextField
 from django.db.models.functions import Cast
 
-from celery_qbeat.clock import SystemClock
+from celery_qbeat.core.jobs import CODE_PREFIX, Verdict
+from celery_qbeat.core.liveness import Role, role_of
 from celery_qbeat.dispatchers import BrokerCheck
 from celery_qbeat.django.health import writer_alive
 from celery_qbeat.django.models import Batch, Installation, Leader, Request, Run, State, Worker
 from celery_qbeat.errors import QbeatError
 from celery_qbeat.gates import RedisGate
-from celery_qbeat.gates.redis import Beat
-from celery_qbeat.jobs import CODE_PREFIX, Verdict
-from celery_qbeat.liveness import Role, role_of
+from celery_qbeat.gates.redis import AnnouncedBeat
+from celery_qbeat.process.clock import SystemClock
 from celery_qbeat.settings import Settings
 from celery_qbeat.wiring import build_gate
 
@@ -32,7 +32,7 @@ class Status:
     alive: bool
     silent_us: int
     standalone: bool
-    beats: Sequence[tuple[Role, Beat]]
+    beats: Sequence[tuple[Role, AnnouncedBeat]]
     gate_problem: str
     broker: BrokerCheck
     late: Sequence[Any]
@@ -85,7 +85,7 @@ def _code_jobs() -> Any:
     return named.filter(name__startswith=CODE_PREFIX).order_by("pk")[: SHOWN * 5]
 
 
-def _beats(settings: Settings, last_holder: str) -> tuple[Sequence[tuple[Role, Beat]], str]:
+def _beats(settings: Settings, last_holder: str) -> tuple[Sequence[tuple[Role, AnnouncedBeat]], str]:
     try:
         gate = build_gate(settings, settings.poll_interval, "django", SystemClock())
         if not isinstance(gate, RedisGate):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from celery_qbeat.jobs import Verdict
+from celery_qbeat.core.jobs import Verdict
 
 
 @dataclass(frozen=True, slots=True)

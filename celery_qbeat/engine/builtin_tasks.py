@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from celery_qbeat.engine import report
-from celery_qbeat.engine.desk import Desk, Parts
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.ports import FOREVER, End
+from celery_qbeat.core.jobs import Verdict
+from celery_qbeat.engine import log_events
+from celery_qbeat.engine.leader_state import Dependencies, LeaderState
+from celery_qbeat.ports import FOREVER, RunOutcome
 
 STEP_S = 0.025
 """The seconds that a step is to take: the rows of the next step follow from the time of the last one."""
@@ -26,9 +26,11 @@ class BuiltinTasks:
     half of the time is spent on steps.
     """
 
-    def __init__(self, parts: Parts, desk: Desk, conclude: Callable[[Sequence[End], int], None]) -> None:
-        self._parts = parts
-        self._desk = desk
+    def __init__(
+        self, parts: Dependencies, desk: LeaderState, conclude: Callable[[Sequence[RunOutcome], int], None]
+    ) -> None:
+        self._deps = parts
+        self._leader = desk
         self._conclude = conclude
         self._rows: dict[str, int] = {}
         """The rows of the next step by task id, for tasks that have begun."""
@@ -37,12 +39,12 @@ class BuiltinTasks:
 
     def step(self, now: int) -> None:
         """Do steps for at most `Limits.chore_s` seconds and the rest of the last step."""
-        clock, desk = self._parts.clock, self._desk
+        clock, desk = self._deps.clock, self._leader
         started = at = clock.monotonic()
         if at < self._rest_until:
             return
-        until = started + self._parts.limits.chore_s
-        while desk.chores and not self._parts.stopping() and (self._has_room() or at >= self._force_at):
+        until = started + self._deps.limits.chore_s
+        while desk.chores and not self._deps.stopping() and (self._has_room() or at >= self._force_at):
             self._do_step(now)
             ended = clock.monotonic()
             self._step_s = ended - at
@@ -53,7 +55,7 @@ class BuiltinTasks:
 
     def pause_s(self) -> float:
         """Seconds until the next step may begin, at the slots that are known now."""
-        at = self._parts.clock.monotonic()
+        at = self._deps.clock.monotonic()
         rest = max(0.0, self._rest_until - at)
         return rest if self._slot_s() - rest >= self._step_s else max(0.0, self._force_at - at)
 
@@ -62,28 +64,28 @@ class BuiltinTasks:
 
     def _slot_s(self) -> float:
         """Seconds until the next slot that can be dispatched."""
-        slot = self._desk.agenda.next_us()
-        if slot is None or self._desk.broker_away:
+        slot = self._leader.agenda.next_us()
+        if slot is None or self._leader.broker_away:
             return FOREVER
-        return (slot - self._parts.clock.now_us()) / 1_000_000
+        return (slot - self._deps.clock.now_us()) / 1_000_000
 
     def _do_step(self, now: int) -> None:
-        desk, clock = self._desk, self._parts.clock
+        desk, clock = self._leader, self._deps.clock
         item = desk.chores[0]
         task_id, job_id, steps = item
         at = clock.monotonic()
         try:
             count = steps.send(self._rows.get(task_id))
         except StopIteration:
-            self._end(End(task_id, Verdict.SUCCEEDED), now)
+            self._end(RunOutcome(task_id, Verdict.SUCCEEDED), now)
         except Exception as error:
-            report.chore_failed(job_id, error)
-            self._end(End(task_id, Verdict.FAILED, _first_line(error)), now)
+            log_events.chore_failed(job_id, error)
+            self._end(RunOutcome(task_id, Verdict.FAILED, _first_line(error)), now)
         else:
             self._rows[task_id] = _next_rows(self._rows.get(task_id, FIRST_ROWS), count, clock.monotonic() - at)
 
-    def _end(self, end: End, now: int) -> None:
-        del self._desk.chores[0]
+    def _end(self, end: RunOutcome, now: int) -> None:
+        del self._leader.chores[0]
         self._rows.pop(end.task_id, None)
         self._conclude([end], now)
 

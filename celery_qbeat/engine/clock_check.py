@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_qbeat.engine import report
+from celery_qbeat.engine import log_events
 from celery_qbeat.errors import QbeatError
 from celery_qbeat.ports import Clock, Store
 
@@ -39,9 +39,9 @@ class ClockCheck:
         if abs(ahead) >= STOP_US:
             raise ClocksDisagree(_sentence(ahead))
         if abs(ahead) >= WARN_US and not self._warned:
-            report.clocks_differ(_sentence(ahead))
+            log_events.clocks_differ(_sentence(ahead))
         elif self._warned and abs(ahead) < WARN_US:
-            report.clocks_agree()
+            log_events.clocks_agree()
         self._warned = abs(ahead) >= WARN_US
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_qbeat.ports import FOREVER, Clock, Gate, Lease
+from celery_qbeat.ports import FOREVER, Clock, Gate, LockLease
 
 RENEWALS_PER_LEASE = 20
 """A lease is renewed when this part of its time has passed: the step after the renewal may take all the rest."""
@@ -18,18 +18,18 @@ class Leadership:
     def __init__(self, gate: Gate, clock: Clock) -> None:
         self._gate = gate
         self._clock = clock
-        self._lease: Lease | None = None
+        self._lease: LockLease | None = None
         self._renew_at = FOREVER
 
     @property
-    def lease(self) -> Lease | None:
+    def lease(self) -> LockLease | None:
         """The lease as of the last call; it may have expired since."""
         return self._lease
 
-    def acquire(self) -> Lease | None:
+    def acquire(self) -> LockLease | None:
         """Acquire the lock or renew it; None when another beat holds it or the lock server is away."""
         asked_at = self._clock.monotonic()
-        self._lease = self._gate.hold()
+        self._lease = self._gate.acquire_or_renew()
         self._plan_renewal(asked_at)
         return self._lease
 

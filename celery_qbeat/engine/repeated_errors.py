@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_qbeat.engine import report
+from celery_qbeat.engine import log_events
 from celery_qbeat.ports import Clock
 
 COUNT_EVERY_S = 60.0
@@ -23,9 +23,9 @@ class RepeatedErrors:
         now, text = self._clock.monotonic(), repr(error)
         if text != self._last:
             self._last, self._count, self._said_at = text, 0, now
-            report.bug(error)
+            log_events.bug(error)
             return
         self._count += 1
         if now - self._said_at >= COUNT_EVERY_S:
-            report.bug_again(error, self._count, now - self._said_at)
+            log_events.bug_again(error, self._count, now - self._said_at)
             self._count, self._said_at = 0, now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_qbeat.gates.redis import Beat, Holding, RedisGate, lock_key
+from celery_qbeat.gates.redis import AnnouncedBeat, LockHolder, RedisGate, lock_key
 from celery_qbeat.gates.standalone import StandaloneGate
 
-__all__ = ["Beat", "Holding", "RedisGate", "StandaloneGate", "lock_key"]
+__all__ = ["AnnouncedBeat", "LockHolder", "RedisGate", "StandaloneGate", "lock_key"]

@@ -10,15 +10,15 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from celery_qbeat.core.identity import database_id
+from celery_qbeat.core.safe_text import one_line
 from celery_qbeat.errors import NotBound, SettingsError, Unavailable
-from celery_qbeat.gates.beat_list import SEEN_FOR_S, Announced, BeatList, read_announced
-from celery_qbeat.gates.odd_lock import ENDLESS, OddLock, is_beats_value
-from celery_qbeat.gates.server import RedisServer
-from celery_qbeat.gates.trouble import explain
-from celery_qbeat.identity import database_id
-from celery_qbeat.ports import Clock, Lease
-from celery_qbeat.safe_logging import get_logger
-from celery_qbeat.safe_text import one_line
+from celery_qbeat.gates.beat_registry import SEEN_FOR_S, BeatAnnouncement, BeatList, read_announced
+from celery_qbeat.gates.foreign_lock import ENDLESS, ForeignLock, is_beats_value
+from celery_qbeat.gates.redis_errors import explain
+from celery_qbeat.gates.redis_server import RedisServer
+from celery_qbeat.ports import Clock, LockLease
+from celery_qbeat.process.safe_logging import get_logger
 
 log = get_logger()
 
@@ -86,7 +86,7 @@ GONE = -2
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class AnnouncedBeat:
     """A beat that announced itself: `holder` as it names itself, `since_us` by its own clock, `seen_s` seconds ago."""
 
     holder: str
@@ -96,7 +96,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class LockHolder:
     """Who has the lock, `holder` empty when that beat is not listed; without a renewal it ends in `left_s` seconds.
 
     `left_s` None: never; no beat makes such a lock. `foreign`: no beat wrote its value. `key`: its key in Redis.
@@ -145,12 +145,12 @@ class RedisGate:
         self._pause_s = min(poll_s, timeout_s)
         self._clock = clock
         self._token = uuid.uuid4().hex
-        me = Announced(self._token, holder, clock.now_us())
+        me = BeatAnnouncement(self._token, holder, clock.now_us())
         self._list = BeatList(self._server, namespace, me, max(SEEN_FOR_S, 3 * ttl_s))
         self._calls = 0
-        self._lease: Lease | None = None
+        self._lease: LockLease | None = None
         self._trouble = ""
-        self._odd = OddLock(3 * ttl_s, self._server.where)
+        self._odd = ForeignLock(3 * ttl_s, self._server.where)
         self._ask_again = float("-inf")
         self._yielded_until: float | None = None
 
@@ -166,7 +166,7 @@ class RedisGate:
         self._ask_again, self._yielded_until = float("-inf"), None
         self._odd.forget()
 
-    def hold(self) -> Lease | None:
+    def acquire_or_renew(self) -> LockLease | None:
         """Acquire or renew. None: another beat has the lock, or Redis is away and its last answer no longer trusted.
 
         Waits for about `min(1 s, TTL / 4)` at most, twice that when Redis falls silent between the lock and the list
@@ -191,7 +191,7 @@ class RedisGate:
         if value.startswith(self._token.encode()):
             if self._odd.abandoned(started):
                 self._odd.taken_over(self._keys[0])
-            self._lease = Lease(value.decode(), started + self._ttl_s - self._margin_s)
+            self._lease = LockLease(value.decode(), started + self._ttl_s - self._margin_s)
             return self._lease
         self._lease = None
         if mark:
@@ -204,12 +204,12 @@ class RedisGate:
     def reason(self) -> str:
         return self._trouble or self._odd.reason
 
-    def yield_(self) -> None:
+    def resign_until_replaced(self) -> None:
         """Give the lock back and leave it to the others until one had it, or for one TTL if there is none."""
         self._yielded_until = self._clock.monotonic() + self._ttl_s
-        self.let_go()
+        self.step_aside()
 
-    def let_go(self) -> bool:
+    def step_aside(self) -> bool:
         """Give the lock back, True if it was held; the next `hold` asks for it as any other beat does."""
         held, self._lease = self._lease is not None, None
         self._give_back()
@@ -228,7 +228,7 @@ class RedisGate:
     def describe(self) -> str:
         return f"lock in Redis at {self._server.where}"
 
-    def beats(self) -> tuple[Beat, ...]:
+    def beats(self) -> tuple[AnnouncedBeat, ...]:
         """Beats that announced themselves within the last minute, the writer first. Raises Unavailable."""
         value, _, now_ms, announced, trouble = self._look()
         if trouble:
@@ -238,10 +238,10 @@ class RedisGate:
         for member, seen_ms in zip(announced[::2], announced[1::2], strict=True):
             seen_s = max(0.0, (now_ms - float(seen_ms)) / 1000)
             if (beat := read_announced(member)) and math.isfinite(seen_s):
-                found.append(Beat(beat.holder, beat.since_us, seen_s, writer=beat.token == token))
+                found.append(AnnouncedBeat(beat.holder, beat.since_us, seen_s, writer=beat.token == token))
         return tuple(sorted(found, key=lambda beat: (not beat.writer, beat.since_us)))
 
-    def holding(self) -> Holding | None:
+    def lock_holder(self) -> LockHolder | None:
         """Who has the lock now, and how long it would last; None when nobody has it. Raises Unavailable."""
         value, left_ms, _, announced, _ = self._look()
         if left_ms == GONE:
@@ -249,7 +249,7 @@ class RedisGate:
         known = {beat.token: beat.holder for beat in map(read_announced, announced[::2]) if beat}
         left_s = None if left_ms == ENDLESS else max(0, left_ms) / 1000
         key = self._keys[0] if self._keys else ""
-        return Holding(known.get(_token(value), ""), left_s, not is_beats_value(value), key)
+        return LockHolder(known.get(_token(value), ""), left_s, not is_beats_value(value), key)
 
     # ------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class RedisGate:
             self._yielded_until = None
         return self._yielded_until is not None
 
-    def _still_trusted(self, now: float) -> Lease | None:
+    def _still_trusted(self, now: float) -> LockLease | None:
         if self._lease is not None and now >= self._lease.trusted_until:
             self._lease = None
         return self._lease

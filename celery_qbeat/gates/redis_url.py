@@ -11,8 +11,8 @@ from redis.connection import Connection, ConnectionPool, parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from celery_qbeat.core.safe_text import WRITE_IT_ENCODED, has_misplaced_at, hide_secrets
 from celery_qbeat.errors import SettingsError
-from celery_qbeat.safe_text import WRITE_IT_ENCODED, has_misplaced_at, hide_secrets
 
 EXAMPLES = (
     "redis://:password@host:6379/0, rediss://host:6379/0?ssl_ca_certs=/etc/ca.pem, unix:///run/redis.sock?db=0 "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from celery_qbeat.errors import NotBound
-from celery_qbeat.ports import Lease
+from celery_qbeat.ports import LockLease
 
 
 class StandaloneGate:
@@ -17,28 +17,28 @@ class StandaloneGate:
 
     def __init__(self) -> None:
         self._instance = ""
-        self._lease: Lease | None = None
+        self._lease: LockLease | None = None
 
     def bind(self, instance: str) -> None:
         """Another database than before is held under a new term, whatever was yielded of the old one."""
         if instance != self._instance:
             self._instance = instance
-            self._lease = Lease(term=uuid.uuid4().hex)
+            self._lease = LockLease(term=uuid.uuid4().hex)
 
-    def hold(self) -> Lease | None:
+    def acquire_or_renew(self) -> LockLease | None:
         """The same lease each time; None after `yield_`."""
         if not self._instance:
             raise NotBound
         return self._lease
 
-    def yield_(self) -> None:
+    def resign_until_replaced(self) -> None:
         """Stand by from now on: a newer beat is at work."""
         self._lease = None
 
     def reason(self) -> str:
         return "another beat is the writer"
 
-    def let_go(self) -> bool:
+    def step_aside(self) -> bool:
         """False: there is nobody to try in its place."""
         return False
 

@@ -7,12 +7,12 @@ import re
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
+from celery_qbeat.core.safe_text import WRITE_IT_ENCODED
 from celery_qbeat.errors import SettingsError
-from celery_qbeat.safe_text import WRITE_IT_ENCODED
 from celery_qbeat.stores.database import Database, shown
 from celery_qbeat.stores.mysql import MySQL
 from celery_qbeat.stores.postgresql import PostgreSQL
-from celery_qbeat.stores.sql import SqlStore
+from celery_qbeat.stores.sql_store import SqlStore
 from celery_qbeat.stores.sqlite import SQLite
 
 __all__ = ["DATABASES", "SqlStore", "open_store", "parsed_url", "shown"]

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from celery_qbeat.limits import MAX_CHARACTERS, MAX_LIST, MAX_NUMBER_TEXT
+from celery_qbeat.core.limits import MAX_CHARACTERS, MAX_LIST, MAX_NUMBER_TEXT
 from celery_qbeat.stores import tables
 
 _NOT_BOUNDED = frozenset({"id", "enabled", "name"})

@@ -13,10 +13,10 @@ from typing import Any, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from celery_qbeat.jobs import DEFAULT_MAX_RUN_US, Run, Verdict
+from celery_qbeat.core.jobs import DEFAULT_MAX_RUN_US, Run, Verdict
 from celery_qbeat.ports import Claim
 from celery_qbeat.stores import tables
-from celery_qbeat.stores.leader import fence
+from celery_qbeat.stores.fencing import fence
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Batch:
     now_us: int
 
 
-class Put(Protocol):
+class InsertRows(Protocol):
     """Insert many rows. `update`: columns that an existing row takes over; empty: it stays; None: there is none."""
 
     def __call__(
@@ -55,7 +55,7 @@ def chunks(items: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
         yield items[start : start + size]
 
 
-def among(connection: sa.Connection, column: sa.ColumnElement[T], values: Sequence[T]) -> sa.ColumnElement[bool]:
+def column_in(connection: sa.Connection, column: sa.ColumnElement[T], values: Sequence[T]) -> sa.ColumnElement[bool]:
     """`column IN (values)`; as one array on PostgreSQL, whose driver is slow with a thousand parameters."""
     if connection.dialect.name != "postgresql":
         # With the column's type: SQLite lets people use a blob as an id, or a text that is no UTF-8 and read as bytes.
@@ -66,7 +66,7 @@ def among(connection: sa.Connection, column: sa.ColumnElement[T], values: Sequen
     return column == sa.any_(sa.bindparam(None, list(values), type_=postgresql.ARRAY(kind)))
 
 
-def clean(text: str) -> str:
+def storable_text(text: str) -> str:
     """Text that every database takes: no NUL, no half characters, not too long."""
     return text[:LONGEST_TEXT].replace("\0", "\ufffd").encode(errors="replace").decode()
 
@@ -112,13 +112,13 @@ def run_row(run: Run, claim: Claim, batch: Batch) -> tuple[Any, ...]:
         lease if claimed else None,
         run.late_us,
         run.collapsed,
-        clean(run.detail),
+        storable_text(run.detail),
         claim.expected_us is None,
         run.resend,
     )
 
 
-def claim(connection: sa.Connection, put: Put, batch: Batch) -> frozenset[str]:
+def claim(connection: sa.Connection, put: InsertRows, batch: Batch) -> frozenset[str]:
     """What was lost: job ids of whole claims, task ids of single runs. Raises Fenced."""
     fence(connection, batch.epoch)
     before = _lock_states(connection, sorted(claim.job_id for claim in batch.claims))
@@ -138,7 +138,7 @@ def _lock_states(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str,
     columns = [state[name] for name in _STATE_COLUMNS]
     found: dict[str, sa.Row[Any]] = {}
     for part in chunks(job_ids):
-        query = sa.select(*columns).where(among(connection, state.job_id, part)).order_by(state.job_id)
+        query = sa.select(*columns).where(column_in(connection, state.job_id, part)).order_by(state.job_id)
         found |= {row[0]: row for row in connection.execute(query.with_for_update(skip_locked=True))}
     return found
 
@@ -147,7 +147,7 @@ def _revs(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, tuple[
     jobs = tables.jobs.c
     found: dict[str, tuple[int, bool]] = {}
     for part in chunks(job_ids):
-        query = sa.select(jobs.id, jobs.rev, jobs.enabled).where(among(connection, jobs.id, part))
+        query = sa.select(jobs.id, jobs.rev, jobs.enabled).where(column_in(connection, jobs.id, part))
         found |= {row[0]: (row[1], bool(row[2])) for row in connection.execute(query)}
     return found
 
@@ -160,7 +160,9 @@ def _holds(claim: Claim, state: sa.Row[Any] | None, row: tuple[int, bool] | None
     return state.next_run_us == claim.expected_us and (row is None or claim.rev is None or row[1])
 
 
-def _enter(connection: sa.Connection, put: Put, won: Sequence[Claim], batch: Batch) -> Mapping[str, Sequence[Run]]:
+def _enter(
+    connection: sa.Connection, put: InsertRows, won: Sequence[Claim], batch: Batch
+) -> Mapping[str, Sequence[Run]]:
     """The runs that are new in the ledger, by job."""
     wanted = [(run, claim) for claim in won for run in claim.runs]
     there = _task_ids(connection, [run.task_id for run, _ in wanted])
@@ -176,7 +178,7 @@ def _task_ids(connection: sa.Connection, ids: Sequence[str]) -> set[str]:
     runs = tables.runs.c
     found: set[str] = set()
     for part in chunks(ids):
-        query = sa.select(runs.task_id).where(among(connection, runs.task_id, part))
+        query = sa.select(runs.task_id).where(column_in(connection, runs.task_id, part))
         found.update(connection.execute(query).scalars())
     return found
 

@@ -11,13 +11,13 @@ from urllib.parse import quote_plus
 
 import sqlalchemy as sa
 
+from celery_qbeat.core.safe_text import HIDDEN, is_secret
 from celery_qbeat.errors import Unavailable
-from celery_qbeat.safe_text import HIDDEN, is_secret
-from celery_qbeat.stores import claiming, leader, ledger, tables
+from celery_qbeat.stores import claiming, fencing, ledger, tables
 from celery_qbeat.stores.claiming import Batch
 from celery_qbeat.stores.connection import Link
 from celery_qbeat.stores.driver_errors import Trouble
-from celery_qbeat.stores.ledger import Sent
+from celery_qbeat.stores.ledger import SentMark
 
 RELOAD_ABOVE = 50_000
 """When more rows than this changed between two polls, all are read again, in parts."""
@@ -120,13 +120,13 @@ class Database(ABC):
         """See `Store.claim`; each job at most once."""
         return link.write(lambda connection: claiming.claim(connection, self.put, batch))
 
-    def sent(self, link: Link, mark: Sent) -> None:
+    def mark_sent(self, link: Link, mark: SentMark) -> None:
         """See `Store.sent`."""
-        link.write(lambda connection: ledger.sent(connection, mark))
+        link.write(lambda connection: ledger.mark_sent(connection, mark))
 
-    def beat(self, link: Link, epoch: int, now_us: int) -> None:
+    def record_heartbeat(self, link: Link, epoch: int, now_us: int) -> None:
         """See `Store.beat`."""
-        link.message(lambda connection: leader.beat(connection, epoch, now_us))
+        link.message(lambda connection: fencing.record_heartbeat(connection, epoch, now_us))
 
     @abstractmethod
     def cursor(self, connection: sa.Connection) -> Any:

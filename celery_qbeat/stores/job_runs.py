@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from celery_qbeat.conditions import InFlight, LastRun
+from celery_qbeat.core.health import InFlight, LastRun
 from celery_qbeat.stores import tables
 from celery_qbeat.stores.claiming import chunks
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from celery_qbeat.jobs import FAILURES, IN_FLIGHT, Verdict, may_end
-from celery_qbeat.ports import End, Flight, Release
+from celery_qbeat.core.jobs import FAILURES, IN_FLIGHT, Verdict, may_end
+from celery_qbeat.ports import ClaimRelease, RunOutcome, UnfinishedRun
 from celery_qbeat.stores import tables
-from celery_qbeat.stores.claiming import Put, among, chunks, clean
-from celery_qbeat.stores.leader import fence
+from celery_qbeat.stores.claiming import InsertRows, chunks, column_in, storable_text
+from celery_qbeat.stores.fencing import fence
 
-FLIGHTS_A_PART = 5_000
+RUNS_PER_PART = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentMark:
     """The arguments of `Store.sent`."""
 
     epoch: int
@@ -28,17 +28,17 @@ class Sent:
     closes: bool
 
 
-def sent(connection: sa.Connection, mark: Sent) -> None:
+def mark_sent(connection: sa.Connection, mark: SentMark) -> None:
     """See `Store.sent`."""
     fence(connection, mark.epoch)
     runs, state, batches = tables.runs, tables.state, tables.batches
     for part in chunks(mark.task_ids):
-        of_batch = sa.and_(among(connection, runs.c.task_id, part), runs.c.batch_id == mark.batch_id)
+        of_batch = sa.and_(column_in(connection, runs.c.task_id, part), runs.c.batch_id == mark.batch_id)
         verdict = sa.case((runs.c.verdict == Verdict.CLAIMED, Verdict.SENT.value), else_=runs.c.verdict)
         connection.execute(sa.update(runs).where(of_batch).values(sent_us=mark.now_us, verdict=verdict))
         # Two statements: MariaDB would look through all states for a subquery in an UPDATE.
         jobs = connection.execute(sa.select(runs.c.job_id).where(of_batch).order_by(runs.c.job_id)).scalars().all()
-        claimed = sa.and_(among(connection, state.c.job_id, jobs), state.c.last_verdict == Verdict.CLAIMED)
+        claimed = sa.and_(column_in(connection, state.c.job_id, jobs), state.c.last_verdict == Verdict.CLAIMED)
         connection.execute(sa.update(state).where(claimed).values(last_verdict=Verdict.SENT.value))
     if mark.closes:
         is_open = sa.and_(batches.c.batch_id == mark.batch_id, batches.c.sent_us.is_(None))
@@ -48,7 +48,7 @@ def sent(connection: sa.Connection, mark: Sent) -> None:
 # ---------------------------------------------------------------- release
 
 
-def release(connection: sa.Connection, epoch: int, batch_id: int, releases: Sequence[Release]) -> None:
+def release_claims(connection: sa.Connection, epoch: int, batch_id: int, releases: Sequence[ClaimRelease]) -> None:
     """See `Store.release`."""
     fence(connection, epoch)
     state, runs, batches = tables.state, tables.runs, tables.batches
@@ -60,7 +60,7 @@ def release(connection: sa.Connection, epoch: int, batch_id: int, releases: Sequ
         gone = 0
         for part in chunks(item.task_ids):
             unsent = (
-                among(connection, runs.c.task_id, part),
+                column_in(connection, runs.c.task_id, part),
                 runs.c.batch_id == batch_id,
                 runs.c.verdict == Verdict.CLAIMED,
             )
@@ -72,7 +72,7 @@ def release(connection: sa.Connection, epoch: int, batch_id: int, releases: Sequ
     connection.execute(sa.update(batches).where(batch).values(n=left) if left else sa.delete(batches).where(batch))
 
 
-def _back(connection: sa.Connection, item: Release, gone: int) -> None:
+def _back(connection: sa.Connection, item: ClaimRelease, gone: int) -> None:
     runs, state = tables.runs.c, tables.state
     newest = sa.select(runs.slot_us, runs.verdict).where(runs.job_id == item.job_id).order_by(runs.slot_us.desc())
     last = connection.execute(newest.limit(1)).first()
@@ -104,12 +104,14 @@ _END_COLUMNS = (
 class _Ended:
     """An end that stands; `before`: the verdict that it replaces."""
 
-    end: End
+    end: RunOutcome
     before: Verdict
     run: sa.Row[Any]
 
 
-def conclude(connection: sa.Connection, put: Put, epoch: int, ends: Sequence[End], now_us: int) -> Mapping[str, str]:
+def record_outcomes(
+    connection: sa.Connection, put: InsertRows, epoch: int, ends: Sequence[RunOutcome], now_us: int
+) -> Mapping[str, str]:
     """See `Store.conclude`."""
     fence(connection, epoch)
     found = _lock_runs(connection, [end.task_id for end in ends])
@@ -132,7 +134,9 @@ def _lock_runs(connection: sa.Connection, task_ids: Sequence[str]) -> dict[str, 
     runs = tables.runs.c
     found: dict[str, sa.Row[Any]] = {}
     for part in chunks(sorted(set(task_ids))):
-        query = sa.select(runs.task_id, runs.id, runs.job_id, runs.verdict).where(among(connection, runs.task_id, part))
+        query = sa.select(runs.task_id, runs.id, runs.job_id, runs.verdict).where(
+            column_in(connection, runs.task_id, part)
+        )
         found |= {row.task_id: row for row in connection.execute(query.order_by(runs.task_id).with_for_update())}
     return found
 
@@ -143,7 +147,10 @@ def _lock_states(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str,
     found: dict[str, tuple[Any, ...]] = {}
     for part in chunks(job_ids):
         query = (
-            sa.select(*columns).where(among(connection, state.job_id, part)).order_by(state.job_id).with_for_update()
+            sa.select(*columns)
+            .where(column_in(connection, state.job_id, part))
+            .order_by(state.job_id)
+            .with_for_update()
         )
         found |= {row[0]: tuple(row) for row in connection.execute(query)}
     return found
@@ -157,7 +164,7 @@ def _end_runs(connection: sa.Connection, ended: Sequence[_Ended], now_us: int) -
     for item in {item.end.task_id: item for item in ended}.values():
         # What was said when the run was claimed stays; what a corrected end said does not.
         said = item.end.detail or None if item.before in IN_FLIGHT else item.end.detail
-        alike.setdefault((item.end.verdict, None if said is None else clean(said)), []).append(item.run.id)
+        alike.setdefault((item.end.verdict, None if said is None else storable_text(said)), []).append(item.run.id)
         if item.end.took_us is not None:
             timed.append({"run": item.run.id, "started": item.end.started_us, "took": item.end.took_us})
     for (verdict, detail), ids in alike.items():
@@ -165,7 +172,7 @@ def _end_runs(connection: sa.Connection, ended: Sequence[_Ended], now_us: int) -
         if detail is not None:
             values["detail"] = detail
         for part in chunks(ids):
-            connection.execute(sa.update(runs).where(among(connection, runs.c.id, part)).values(values))
+            connection.execute(sa.update(runs).where(column_in(connection, runs.c.id, part)).values(values))
     if timed:
         times: dict[str, Any] = {"started_us": sa.bindparam("started"), "took_us": sa.bindparam("took")}
         connection.execute(sa.update(runs).where(runs.c.id == sa.bindparam("run")).values(times), timed)
@@ -177,7 +184,7 @@ def _ended(state: tuple[Any, ...], item: _Ended, now_us: int) -> tuple[Any, ...]
     if end.verdict is Verdict.SUCCEEDED:
         succeeded, late, error, failures = now_us, end.late_after_us, "", 0
     elif end.verdict in FAILURES:
-        error, failures = clean(end.detail) or end.verdict.value, failures + (item.before not in FAILURES)
+        error, failures = storable_text(end.detail) or end.verdict.value, failures + (item.before not in FAILURES)
     elif item.before in FAILURES:
         failures = max(0, failures - 1)
         error = error if failures else ""
@@ -187,7 +194,7 @@ def _ended(state: tuple[Any, ...], item: _Ended, now_us: int) -> tuple[Any, ...]
 # ---------------------------------------------------------------- in flight
 
 
-def shorten(connection: sa.Connection, epoch: int, leases: Mapping[str, int]) -> None:
+def shorten_leases(connection: sa.Connection, epoch: int, leases: Mapping[str, int]) -> None:
     """See `Store.shorten`."""
     fence(connection, epoch)
     runs = tables.runs
@@ -197,11 +204,13 @@ def shorten(connection: sa.Connection, epoch: int, leases: Mapping[str, int]) ->
     for until_us, task_ids in sorted(by_instant.items()):
         for part in chunks(sorted(task_ids)):
             # A run that ended has no lease, and NULL is not later.
-            longer = sa.and_(among(connection, runs.c.task_id, part), runs.c.lease_until_us > until_us)
+            longer = sa.and_(column_in(connection, runs.c.task_id, part), runs.c.lease_until_us > until_us)
             connection.execute(sa.update(runs).where(longer).values(lease_until_us=until_us))
 
 
-def flights(connection: sa.Connection, after: Flight | None, after_id: int) -> Sequence[tuple[int, Flight]]:
+def unfinished_runs(
+    connection: sa.Connection, after: UnfinishedRun | None, after_id: int
+) -> Sequence[tuple[int, UnfinishedRun]]:
     """The next part of the runs without an end, by lease, each with its number."""
     runs, batches = tables.runs.c, tables.batches.c
     # The batch in the same statement: on a slow way to the database, each part costs one round trip.
@@ -209,13 +218,13 @@ def flights(connection: sa.Connection, after: Flight | None, after_id: int) -> S
         sa.select(*_FLIGHT)
         .select_from(tables.runs.outerjoin(tables.batches, batches.batch_id == runs.batch_id))
         .order_by(runs.lease_until_us, runs.id)
-        .limit(FLIGHTS_A_PART)
+        .limit(RUNS_PER_PART)
     )
     if after is None:
         query = query.where(runs.lease_until_us.is_not(None))
     else:
         query = query.where(_behind(connection, after.lease_until_us, after_id))
-    return [(number, Flight(*fields)) for number, *fields in connection.execute(query)]
+    return [(number, UnfinishedRun(*fields)) for number, *fields in connection.execute(query)]
 
 
 def _behind(connection: sa.Connection, lease_us: int, run_id: int) -> sa.ColumnElement[bool]:

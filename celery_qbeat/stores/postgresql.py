@@ -17,8 +17,8 @@ from celery_qbeat.stores.claiming import Batch
 from celery_qbeat.stores.connection import Link
 from celery_qbeat.stores.database import RELOAD_ABOVE, Audit, Database, Entry, Poll, audit_query, raise_floor
 from celery_qbeat.stores.driver_errors import Trouble
-from celery_qbeat.stores.leader import fenced
-from celery_qbeat.stores.ledger import Sent
+from celery_qbeat.stores.fencing import fenced
+from celery_qbeat.stores.ledger import SentMark
 from celery_qbeat.stores.watchdog import ANSWER_S
 
 MOST_LINES = 2 * RELOAD_ABOVE
@@ -104,7 +104,7 @@ class PostgreSQL(Database):
             raise link.read(fenced)
         return frozenset(lost) | frozenset(taken) | statements.without_a_run(batch.claims, frozenset(taken))
 
-    def sent(self, link: Link, mark: Sent) -> None:
+    def mark_sent(self, link: Link, mark: SentMark) -> None:
         """In one message, as `claim`."""
         (leads,) = _commit(link, statements.SENT, statements.sent_arguments(mark))
         if not leads:
@@ -113,7 +113,7 @@ class PostgreSQL(Database):
     def clock_us(self, connection: sa.Connection) -> int:
         return int(connection.execute(_CLOCK).scalar_one())
 
-    def beat(self, link: Link, epoch: int, now_us: int) -> None:
+    def record_heartbeat(self, link: Link, epoch: int, now_us: int) -> None:
         if not _commit(link, _BEAT, {"epoch": epoch, "now": now_us}):
             raise link.read(fenced)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from celery_qbeat.jobs import Verdict
+from celery_qbeat.core.jobs import Verdict
 from celery_qbeat.ports import Claim
 from celery_qbeat.stores import tables
 from celery_qbeat.stores.claiming import RUN_COLUMNS, Batch, run_row
-from celery_qbeat.stores.ledger import Sent
+from celery_qbeat.stores.ledger import SentMark
 
 _TYPES: dict[type[Any], str] = {sa.BigInteger: "bigint", sa.Integer: "bigint", sa.Boolean: "boolean"}
 
@@ -120,7 +120,7 @@ def claim_arguments(batch: Batch) -> dict[str, Any]:
     }
 
 
-def sent_arguments(mark: Sent) -> dict[str, Any]:
+def sent_arguments(mark: SentMark) -> dict[str, Any]:
     """The arguments of SENT."""
     return {
         "epoch": mark.epoch,

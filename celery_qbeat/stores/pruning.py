@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from celery_qbeat.jobs import IN_FLIGHT, Verdict
+from celery_qbeat.core.jobs import IN_FLIGHT, Verdict
 from celery_qbeat.ports import Steps
 from celery_qbeat.stores import tables
-from celery_qbeat.stores.claiming import among, chunks
+from celery_qbeat.stores.claiming import chunks, column_in
 from celery_qbeat.stores.connection import Link
 from celery_qbeat.stores.watchdog import PRUNE_S
 
@@ -100,5 +100,5 @@ def _delete_definitions(connection: sa.Connection, *, condition: sa.ColumnElemen
     # In two steps: MySQL does not delete from a table that the condition reads.
     rows = tables.history
     keys = connection.execute(sa.select(rows.c.id).where(condition).order_by(rows.c.id)).scalars().all()
-    parts = [sa.delete(rows).where(among(connection, rows.c.id, part)) for part in chunks(keys)]
+    parts = [sa.delete(rows).where(column_in(connection, rows.c.id, part)) for part in chunks(keys)]
     return sum(connection.execute(part).rowcount for part in parts)

@@ -8,10 +8,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from celery_qbeat.jobs import State, Worker, read_worker
+from celery_qbeat.core.jobs import State, WorkerScope, read_worker
 from celery_qbeat.stores import tables
 from celery_qbeat.stores.bounded import worker_columns
-from celery_qbeat.stores.claiming import among, chunks
+from celery_qbeat.stores.claiming import chunks, column_in
 from celery_qbeat.stores.database import RELOAD_ABOVE, Entry
 
 ROWS_A_PART = 2_000
@@ -35,7 +35,7 @@ _STATE = [
 ]
 
 
-def workers(connection: sa.Connection) -> Mapping[str, Worker]:
+def workers(connection: sa.Connection) -> Mapping[str, WorkerScope]:
     """All scopes by name."""
     found = connection.execute(sa.select(*worker_columns(_WORKER)))
     return {str(row[0]): read_worker(dict(zip(_WORKER, row, strict=True))) for row in found}
@@ -45,7 +45,7 @@ def states(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, State
     """The states of these jobs, by id."""
     found: dict[str, State] = {}
     for part in chunks(job_ids):
-        query = sa.select(*_STATE).where(among(connection, tables.state.c.job_id, part))
+        query = sa.select(*_STATE).where(column_in(connection, tables.state.c.job_id, part))
         names: dict[Any, str] = {job_id: job_id for job_id in part}
         found.update((row[0], _state(row, names)) for row in connection.execute(query).all())
     return found
@@ -76,7 +76,7 @@ def orphans(connection: sa.Connection, after: str | None) -> list[State]:
 def jobs_of(connection: sa.Connection, scopes: Sequence[str]) -> list[Any]:
     """The ids of the rows of these scopes, or a few more than anybody wants to read one by one."""
     jobs = tables.jobs.c
-    query = sa.select(jobs.id).where(among(connection, jobs.worker, scopes)).limit(RELOAD_ABOVE + 1)
+    query = sa.select(jobs.id).where(column_in(connection, jobs.worker, scopes)).limit(RELOAD_ABOVE + 1)
     return list(connection.execute(query).scalars())
 
 

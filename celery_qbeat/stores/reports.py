@@ -9,8 +9,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from celery_qbeat.audit import Line, Record
-from celery_qbeat.planning import OVERTAKEN_DETAIL
+from celery_qbeat.core.audit import Line, Record
+from celery_qbeat.core.planning import OVERTAKEN_DETAIL
 from celery_qbeat.stores import tables
 from celery_qbeat.stores.claiming import chunks
 

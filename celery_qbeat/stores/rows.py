@@ -13,8 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from celery_qbeat.conditions import InFlight, LastRun, last_run
-from celery_qbeat.jobs import State
+from celery_qbeat.core.health import InFlight, LastRun, last_run
+from celery_qbeat.core.jobs import State
 from celery_qbeat.stores import job_runs, tables
 from celery_qbeat.stores.bounded import job_columns
 from celery_qbeat.stores.claiming import chunks

@@ -25,7 +25,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from celery_qbeat.errors import QbeatError, SchemaError
-from celery_qbeat.stores import canary, postgresql_rights, tables
+from celery_qbeat.stores import postgresql_rights, tables, trigger_selftest
 from celery_qbeat.stores.connection import Link
 
 log = logging.getLogger("celery_qbeat.store")
@@ -153,7 +153,7 @@ def _look_at(connection: sa.Connection, tables_: Sequence[sa.Table]) -> None:
 
 def _sing(link: Link) -> tuple[postgresql_rights.Rights, str]:
     def song(connection: sa.Connection) -> NoReturn:
-        raise _Undo(postgresql_rights.inspect(connection), canary.sing(connection))
+        raise _Undo(postgresql_rights.inspect(connection), trigger_selftest.verify_triggers(connection))
 
     try:
         link.write(song)

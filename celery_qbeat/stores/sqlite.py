@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from celery_qbeat.errors import SchemaError, Unavailable
-from celery_qbeat.stores import leader, tables
+from celery_qbeat.stores import fencing, tables
 from celery_qbeat.stores.connection import Link
 from celery_qbeat.stores.database import Audit, Database, Entry, Poll, audit_query, prune_numbered
 from celery_qbeat.stores.driver_errors import Trouble
@@ -149,9 +149,9 @@ class SQLite(Database):
             statement = statement.on_conflict_do_nothing()
         connection.execute(statement, [dict(zip(columns, row, strict=True)) for row in rows])
 
-    def beat(self, link: Link, epoch: int, now_us: int) -> None:
+    def record_heartbeat(self, link: Link, epoch: int, now_us: int) -> None:
         # In a transaction, whose beginning is what waits for others.
-        link.write(lambda connection: leader.beat(connection, epoch, now_us))
+        link.write(lambda connection: fencing.record_heartbeat(connection, epoch, now_us))
 
     def cursor(self, connection: sa.Connection) -> Cursor:
         commits = self._commits(connection)

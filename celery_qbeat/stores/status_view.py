@@ -1,6 +1,6 @@
 """The SELECT of the view `qbeat_status`, for each database. It imports nothing of ours, like the triggers.
 
-Its `state` is the condition of `celery_qbeat.conditions.condition_of`, in SQL; a test compares the two. Columns are
+Its `state` is the condition of `celery_qbeat.core.health.condition_of`, in SQL; a test compares the two. Columns are
 added at the end only: PostgreSQL replaces a view in no other way, and readers may count on their order.
 No percent sign may stand in the text, because some drivers read it as a place for a value.
 """

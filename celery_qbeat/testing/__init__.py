@@ -7,8 +7,8 @@ shut by hand, `Outbox` keeps what was sent, `Landings` announces ends.
 from __future__ import annotations
 
 from celery_qbeat.testing.clock import FakeClock
+from celery_qbeat.testing.dispatcher import FakeCompletions, FakeDispatcher
 from celery_qbeat.testing.gate import OpenGate
 from celery_qbeat.testing.memory import MemoryStore
-from celery_qbeat.testing.outbox import Landings, Outbox
 
-__all__ = ["FakeClock", "Landings", "MemoryStore", "OpenGate", "Outbox"]
+__all__ = ["FakeClock", "FakeCompletions", "FakeDispatcher", "MemoryStore", "OpenGate"]

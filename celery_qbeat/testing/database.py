@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_qbeat.jobs import State, Verdict
+from celery_qbeat.core.jobs import State, Verdict
 from celery_qbeat.ports import Request
 
 INSTANCE = "5f0c6e2e-6f0e-4a62-9a55-0d5b6f6ff001"

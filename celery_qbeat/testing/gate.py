@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from celery_qbeat.errors import NotBound
-from celery_qbeat.ports import FOREVER, Clock, Lease
+from celery_qbeat.ports import FOREVER, Clock, LockLease
 
 
 class OpenGate:
@@ -27,7 +27,7 @@ class OpenGate:
         if instance != self.instance:
             self.instance, self._held = instance, False
 
-    def hold(self) -> Lease | None:
+    def acquire_or_renew(self) -> LockLease | None:
         if not self.instance:
             raise NotBound
         if not self.open or self.released:
@@ -39,12 +39,12 @@ class OpenGate:
             self._term += 1
         if self._clock is not None and self._ttl_s is not None:
             self._until = now + self._ttl_s
-        return Lease(f"term-{self._term}", self._until)
+        return LockLease(f"term-{self._term}", self._until)
 
-    def yield_(self) -> None:
+    def resign_until_replaced(self) -> None:
         self.open = self._held = False
 
-    def let_go(self) -> bool:
+    def step_aside(self) -> bool:
         held, self._held = self._held, False
         return held
 

@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from celery_qbeat.core.jobs import (
+    DEFAULT_MAX_RUN_US,
+    FAILURES,
+    IN_FLIGHT,
+    Run,
+    State,
+    Verdict,
+    WorkerScope,
+    may_end,
+    read_worker,
+)
+from celery_qbeat.core.liveness import LEAST_SILENCE_US
 from celery_qbeat.errors import Fenced
-from celery_qbeat.jobs import DEFAULT_MAX_RUN_US, FAILURES, IN_FLIGHT, Run, State, Verdict, Worker, may_end, read_worker
-from celery_qbeat.liveness import LEAST_SILENCE_US
 from celery_qbeat.ports import (
     REQUESTS_A_READ,
     Changes,
     Claim,
-    End,
-    Flight,
+    ClaimRelease,
     Loaded,
     Plan,
-    Release,
     Request,
     Row,
+    RunOutcome,
     Steps,
+    UnfinishedRun,
 )
 from celery_qbeat.testing.database import INSTANCE, Batch, Database, Edits, Entry, Extra
 from celery_qbeat.testing.faults import Faults, call
@@ -83,7 +93,7 @@ class MemoryStore(Edits, Faults):
         return base.epoch
 
     @call
-    def beat(self, epoch: int, now_us: int) -> None:
+    def record_heartbeat(self, epoch: int, now_us: int) -> None:
         self._fence(epoch)
         self.database.seen_us = now_us
 
@@ -92,7 +102,7 @@ class MemoryStore(Edits, Faults):
             raise Fenced(f"epoch {self.database.epoch} was taken by {self.database.holder}", epoch=self.database.epoch)
 
     @call
-    def workers(self) -> Mapping[str, Worker]:
+    def workers(self) -> Mapping[str, WorkerScope]:
         return {name: read_worker({**row, "name": name}) for name, row in self.database.workers.items()}
 
     @call
@@ -118,7 +128,7 @@ class MemoryStore(Edits, Faults):
         return dict(row), self.database.state.get(job_id)
 
     @call
-    def changes(self) -> Changes:
+    def read_changes(self) -> Changes:
         base = self.database
         if self._cursor is None:
             return Changes(reload=True)
@@ -137,11 +147,11 @@ class MemoryStore(Edits, Faults):
         )
 
     @call
-    def states(self, job_ids: Sequence[str]) -> Mapping[str, State]:
+    def read_states(self, job_ids: Sequence[str]) -> Mapping[str, State]:
         return {job_id: self.database.state[job_id] for job_id in job_ids if job_id in self.database.state}
 
     @call
-    def plan(self, epoch: int, plans: Sequence[Plan], now_us: int) -> None:
+    def write_plans(self, epoch: int, plans: Sequence[Plan], now_us: int) -> None:
         self._fence(epoch)
         base = self.database
         for plan in plans:
@@ -158,7 +168,7 @@ class MemoryStore(Edits, Faults):
                 base.history.append((plan.job_id, now_us, plan.spec))
 
     @call
-    def forget(self, epoch: int, job_ids: Sequence[str], now_us: int) -> None:
+    def delete_states(self, epoch: int, job_ids: Sequence[str], now_us: int) -> None:
         self._fence(epoch)
         for job_id in job_ids:
             if self.database.state.pop(job_id, None) is not None:
@@ -239,7 +249,7 @@ class MemoryStore(Edits, Faults):
         )
 
     @call
-    def sent(self, epoch: int, batch_id: int, task_ids: Sequence[str], now_us: int, *, closes: bool) -> None:
+    def mark_sent(self, epoch: int, batch_id: int, task_ids: Sequence[str], now_us: int, *, closes: bool) -> None:
         self._fence(epoch)
         for task_id in task_ids:
             entry = self.database.by_task.get(task_id)
@@ -256,7 +266,7 @@ class MemoryStore(Edits, Faults):
             batch.sent_us = now_us
 
     @call
-    def release(self, epoch: int, batch_id: int, releases: Sequence[Release]) -> None:
+    def release_claims(self, epoch: int, batch_id: int, releases: Sequence[ClaimRelease]) -> None:
         self._fence(epoch)
         for release in releases:
             state = self.database.state.get(release.job_id)
@@ -287,7 +297,7 @@ class MemoryStore(Edits, Faults):
         dead = {entry.task_id for entry in entries}
         self.database.ledger[:] = [entry for entry in self.database.ledger if entry.task_id not in dead]
 
-    def _back(self, state: State, release: Release, n: int) -> None:
+    def _back(self, state: State, release: ClaimRelease, n: int) -> None:
         left = [entry for entry in self.database.ledger if entry.job_id == state.job_id]
         left.sort(key=lambda entry: entry.slot_us)
         extra = self.database.extra[state.job_id]
@@ -300,7 +310,7 @@ class MemoryStore(Edits, Faults):
             )
 
     @call
-    def shorten(self, epoch: int, leases: Mapping[str, int]) -> None:
+    def shorten_leases(self, epoch: int, leases: Mapping[str, int]) -> None:
         self._fence(epoch)
         for task_id, until_us in leases.items():
             entry = self.database.by_task.get(task_id)
@@ -308,7 +318,7 @@ class MemoryStore(Edits, Faults):
                 entry.lease_until_us = until_us
 
     @call
-    def conclude(self, epoch: int, ends: Sequence[End], now_us: int) -> Mapping[str, str]:
+    def record_outcomes(self, epoch: int, ends: Sequence[RunOutcome], now_us: int) -> Mapping[str, str]:
         self._fence(epoch)
         changed: dict[str, str] = {}
         for end in ends:
@@ -324,7 +334,7 @@ class MemoryStore(Edits, Faults):
             self._ended(entry, end, before, now_us)
         return changed
 
-    def _ended(self, entry: Entry, end: End, before: Verdict, now_us: int) -> None:
+    def _ended(self, entry: Entry, end: RunOutcome, before: Verdict, now_us: int) -> None:
         state = self.database.state.get(entry.job_id)
         if state is None:
             return
@@ -343,7 +353,7 @@ class MemoryStore(Edits, Faults):
         self.database.state[entry.job_id] = state
 
     @call
-    def flights(self) -> Iterator[Sequence[Flight]]:
+    def unfinished_runs(self) -> Iterator[Sequence[UnfinishedRun]]:
         with self.database.lock:
             found = [_flight(entry) for entry in self.database.ledger if entry.verdict in IN_FLIGHT]
         for start in range(0, len(found), CHUNK):
@@ -357,18 +367,18 @@ class MemoryStore(Edits, Faults):
                 batch.sent_us = now_us
 
     @call
-    def requests(self, after_id: int = 0) -> Sequence[Request]:
+    def pending_requests(self, after_id: int = 0) -> Sequence[Request]:
         waiting = self.database.requests
         return [waiting[number] for number in sorted(waiting) if number > after_id][:REQUESTS_A_READ]
 
     @call
-    def answer(self, epoch: int, request_ids: Sequence[int]) -> None:
+    def delete_requests(self, epoch: int, request_ids: Sequence[int]) -> None:
         self._fence(epoch)
         for request_id in request_ids:
             self.database.requests.pop(request_id, None)
 
     @call
-    def drift(self) -> bool:
+    def has_drifted(self) -> bool:
         if self._cursor != len(self.database.log):
             return False
         return self._known != {job_id: row["rev"] for job_id, row in self.database.jobs.items()}
@@ -403,8 +413,8 @@ class MemoryStore(Edits, Faults):
         return gone
 
 
-def _flight(entry: Entry) -> Flight:
-    return Flight(
+def _flight(entry: Entry) -> UnfinishedRun:
+    return UnfinishedRun(
         task_id=entry.task_id,
         job_id=entry.job_id,
         slot_us=entry.slot_us,

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from click.testing import CliRunner
 
 from celery_qbeat.cli import main
-from celery_qbeat.planning import OVERTAKEN_DETAIL
+from celery_qbeat.core.planning import OVERTAKEN_DETAIL
 from celery_qbeat.stores import tables
 from tests.servers import PostgreSQL
 from tests.unit.making_cli import DAY, HOUR, MINUTE, Cli, migrated

@@ -13,10 +13,10 @@ import celery
 import pytest
 from celery import Celery
 
+from celery_qbeat.core.jobs import Verdict
 from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
-from celery_qbeat.dispatchers.completions import NO_REASON
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.ports import End, Flight
+from celery_qbeat.dispatchers.celery.completions import NO_REASON
+from celery_qbeat.ports import RunOutcome, UnfinishedRun
 from tests.celeryproc import Code, Project
 from tests.contract.making_runs import INSTANCE, asked, fates, make_app, row, run_of, yes
 from tests.servers import RabbitMQ, Redis, wait_for
@@ -95,7 +95,7 @@ class Stage:
     dispatcher: CeleryDispatcher
     completions: CeleryCompletions
     runs: dict[str, str] = field(default_factory=dict)
-    ends: dict[str, list[End]] = field(default_factory=dict)
+    ends: dict[str, list[RunOutcome]] = field(default_factory=dict)
 
     def send(self, case: str, task: str, **fields: Any) -> str:
         shipment = run_of(row(f"job.{case}", f"proj.tasks.{task}", **fields))
@@ -109,10 +109,10 @@ class Stage:
         return set(answers.holders)
 
     def listen(self) -> bool:
-        taken = self.completions.take(0.2)
+        taken = self.completions.receive(0.2)
         for end in taken:
             self.ends.setdefault(end.task_id, []).append(end)
-        self.completions.ack()
+        self.completions.acknowledge()
         return bool(taken)
 
     def wait_ends(self, *cases: str) -> None:
@@ -131,8 +131,8 @@ class Stage:
         if self.backend == "sqlite" and celery.VERSION[:2] < (5, 7):
             pytest.skip("Celery before 5.7 stores pickles in SQL, which nobody here reads")
 
-    def look_up(self, case: str) -> list[End]:
-        return list(self.completions.look_up([Flight(self.runs[case], "job", 1, 2)]))
+    def look_up(self, case: str) -> list[RunOutcome]:
+        return list(self.completions.query_results([UnfinishedRun(self.runs[case], "job", 1, 2)]))
 
 
 STAGES = {
@@ -336,11 +336,11 @@ def test_a_worker_that_is_killed_reports_nothing(
     dispatcher = CeleryDispatcher(app, namespace="test", instance=lambda: INSTANCE)
     completions = CeleryCompletions(app, namespace="test", instance=lambda: INSTANCE)
     shipment = run_of(row("job", "proj.tasks.sleep", args="[60]"))
-    assert completions.take(0.2) == []
+    assert completions.receive(0.2) == []
     assert fates(dispatcher.send([shipment], yes)) == ["sent"]
     project.wait_records(1, "sleep")
     worker.kill()
-    assert completions.take(0.5) == []
+    assert completions.receive(0.5) == []
     answers = asked(completions, {shipment.run.task_id: shipment.job})
     assert answers is not None
     assert (answers.holders, answers.workers) == ({}, {})

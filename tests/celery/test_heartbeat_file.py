@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from celery_qbeat.heartbeat import trouble
+from celery_qbeat.process.heartbeat import trouble
 from tests.celeryproc import Project
 from tests.servers.waiting import wait_for
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from celery_qbeat.dispatchers.completions import NO_REASON
-from celery_qbeat.identity import database_id
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.ports import End
-from celery_qbeat.testing import FakeClock, Landings
+from celery_qbeat.core.identity import database_id
+from celery_qbeat.core.jobs import Verdict
+from celery_qbeat.dispatchers.celery.completions import NO_REASON
+from celery_qbeat.ports import RunOutcome
+from celery_qbeat.testing import FakeClock, FakeCompletions
 from tests.celery.making_stages import KEPT, OLD, PATIENCE_S, Stage, played
 from tests.servers import PostgreSQL, RabbitMQ, Redis
 from tests.unit.engine.rig import SECOND, Rig, at
@@ -268,7 +268,7 @@ def test_a_thousand_runs_that_end_at_once_keep_no_due_job_waiting(
     assert not [run for run in stage.runs("steady") if run.verdict in ("missed", "lost", "skipped")]
 
 
-class Slow(Landings):
+class Slow(FakeCompletions):
     """Each message takes 3 ms, as on Redis."""
 
     def __init__(self, clock: FakeClock) -> None:
@@ -276,7 +276,7 @@ class Slow(Landings):
         self._clock = clock
         self._left = 0
 
-    def take(self, budget_s: float) -> Sequence[End]:
+    def receive(self, budget_s: float) -> Sequence[RunOutcome]:
         until = self._clock.monotonic() + budget_s
         taken = 0
         while taken < len(self._waiting) and self._clock.monotonic() < until:

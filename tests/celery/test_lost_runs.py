@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from celery_qbeat.clock import SystemClock
+from celery_qbeat.core.privileges import Privileges
 from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
-from celery_qbeat.engine import Engine, Limits, Parts
+from celery_qbeat.engine import Dependencies, Engine, Limits
 from celery_qbeat.gates import StandaloneGate
-from celery_qbeat.privileges import Privileges
+from celery_qbeat.process.clock import SystemClock
 from celery_qbeat.testing import MemoryStore
 from tests.celeryproc import Process, Project
 from tests.contract.making_runs import make_app
@@ -76,7 +76,7 @@ class Scene:
         app = make_app(self.broker, self.folder)
         dispatcher = CeleryDispatcher(app, namespace="test", instance=lambda: self.store.instance)
         self.completions = CeleryCompletions(app, namespace="test", instance=lambda: self.store.instance)
-        parts = Parts(
+        parts = Dependencies(
             store=self.store,
             gate=StandaloneGate(),
             dispatcher=dispatcher,
@@ -239,7 +239,7 @@ def test_runs_that_an_emptied_broker_lost_are_ended(
         with app.connection_for_write() as connection:
             connection.default_channel.queue_purge("other")
     scene.worker("other")
-    scene.engine.desk.suspect_all()
+    scene.engine.leader.recheck_all_runs()
     scene.play(lambda: scene.verdicts("waiting")[0] == "lost", "the run that nobody has is lost")
     assert scene.details("waiting")[0] == "no worker has it and no queue holds it: the broker lost it"
     assert scene.verdicts("running") == ["sent"]

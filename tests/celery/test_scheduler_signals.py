@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 from celery_qbeat import Scheduler
-from celery_qbeat.shutdown_signals import SHUTDOWN_SIGNALS
+from celery_qbeat.process.shutdown_signals import SHUTDOWN_SIGNALS
 
 
 @pytest.fixture(autouse=True)

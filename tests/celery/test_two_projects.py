@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_qbeat.identity import database_id
+from celery_qbeat.core.identity import database_id
 from tests.celeryproc import Project
 from tests.servers import wait_for
 

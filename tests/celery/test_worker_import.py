@@ -22,12 +22,12 @@ from celery.exceptions import Ignore, Reject
 from kombu.message import Message
 
 from celery_qbeat import worker
-from celery_qbeat.dispatchers import broker
-from celery_qbeat.dispatchers.done import Outcome, read_done
-from celery_qbeat.dispatchers.raw_message import NotOurs
-from celery_qbeat.identity import run_token
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.ports import End
+from celery_qbeat.core.identity import run_token
+from celery_qbeat.core.jobs import Verdict
+from celery_qbeat.dispatchers.celery import broker
+from celery_qbeat.dispatchers.celery.completion_message import Outcome, read_completion
+from celery_qbeat.dispatchers.celery.raw_message import ForeignMessage
+from celery_qbeat.ports import RunOutcome
 from tests.celeryproc import Code, Project
 from tests.contract.making_runs import INSTANCE, fresh_id, make_app
 from tests.servers import RabbitMQ, Redis, wait_for
@@ -270,34 +270,34 @@ def test_of_messages_that_are_not_from_a_beat_nothing_is_reported(body: bytes, c
 @pytest.mark.parametrize("outcome", get_args(Outcome))
 def test_the_beat_understands_each_outcome_from_who_knows_the_runs_secret(outcome: str) -> None:
     kwargs = kwargs_of(outcome)
-    end = read_done(message(json.dumps([[], kwargs, {}])), INSTANCE)
+    end = read_completion(message(json.dumps([[], kwargs, {}])), INSTANCE)
     assert end.task_id == kwargs["run"]
     assert end.verdict in {
         *(Verdict.SUCCEEDED, Verdict.FAILED, Verdict.REVOKED, Verdict.EXPIRED, Verdict.UNKNOWN_TASK, Verdict.IGNORED)
     }
     for wrong in (kwargs_of(outcome, token="0" * 24), kwargs_of(outcome, v=2), kwargs_of(outcome, detail="x")):
-        with pytest.raises(NotOurs):
-            read_done(message(json.dumps([[], wrong, {}])), INSTANCE)
+        with pytest.raises(ForeignMessage):
+            read_completion(message(json.dumps([[], wrong, {}])), INSTANCE)
 
 
 @pytest.mark.parametrize("outcome", ["lost", "sent", "Revoked", "", "unknown_task"])
 def test_there_are_no_other_outcomes(outcome: str) -> None:
-    with pytest.raises(NotOurs):
-        read_done(message(json.dumps([[], kwargs_of(outcome), {}])), INSTANCE)
+    with pytest.raises(ForeignMessage):
+        read_completion(message(json.dumps([[], kwargs_of(outcome), {}])), INSTANCE)
 
 
 def test_the_error_of_a_failure_becomes_one_line_without_escapes() -> None:
     kwargs = kwargs_of("failure", error="ValueError: \x1b[31mred\nforged", started_us=5, took_us=7)
-    end = read_done(message(json.dumps([[], kwargs, {}])), INSTANCE)
-    assert end == End(kwargs["run"], Verdict.FAILED, r"ValueError: \x1b[31mred\nforged", started_us=5, took_us=7)
+    end = read_completion(message(json.dumps([[], kwargs, {}])), INSTANCE)
+    assert end == RunOutcome(kwargs["run"], Verdict.FAILED, r"ValueError: \x1b[31mred\nforged", started_us=5, took_us=7)
 
 
 @pytest.mark.parametrize(
     "more", [{"error": "x" * 1001}, {"error": 1}, {"took_us": -1}, {"took_us": 0.5}, {"started_us": 2**64}]
 )
 def test_a_report_beyond_all_bounds_is_refused(more: dict[str, Any]) -> None:
-    with pytest.raises(NotOurs):
-        read_done(message(json.dumps([[], kwargs_of("failure", **more), {}])), INSTANCE)
+    with pytest.raises(ForeignMessage):
+        read_completion(message(json.dumps([[], kwargs_of("failure", **more), {}])), INSTANCE)
 
 
 class Mute(Exception):
@@ -321,8 +321,8 @@ def test_an_error_is_reported_as_its_type_and_first_line(error: Exception, line:
 
 def test_a_rejected_message_is_a_failure_that_says_so() -> None:
     kwargs = kwargs_of("rejected")
-    end = read_done(message(json.dumps([[], kwargs, {}])), INSTANCE)
-    assert end == End(kwargs["run"], Verdict.FAILED, "the worker rejected its message")
+    end = read_completion(message(json.dumps([[], kwargs, {}])), INSTANCE)
+    assert end == RunOutcome(kwargs["run"], Verdict.FAILED, "the worker rejected its message")
 
 
 def test_the_name_of_the_callbacks_is_the_same_on_both_sides() -> None:

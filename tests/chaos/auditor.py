@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from celery_qbeat.planning import OVERTAKEN_DETAIL
+from celery_qbeat.core.planning import OVERTAKEN_DETAIL
 from tests.chaos.evidence import NEVER_US, Breach, Definition, Entry, Evidence, Message, Traits
 from tests.chaos.liveness import LIVENESS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_qbeat.planning import OVERTAKEN_DETAIL
+from celery_qbeat.core.planning import OVERTAKEN_DETAIL
 from tests.chaos.auditor import audit
 from tests.chaos.evidence import Breach, Definition, Entry, Evidence, Incident, Message, Traits
 from tests.chaos.takeovers import figures, takeovers

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from celery_qbeat.shutdown_signals import SAME_REQUEST_S
+from celery_qbeat.process.shutdown_signals import SAME_REQUEST_S
 from celery_qbeat.wiring import FAIL_POINT
 from tests.celeryproc import Process
 from tests.chaos.app_threads import IN_A_THREAD, SLOW_PUBLISHING, THREADS

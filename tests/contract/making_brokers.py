@@ -12,8 +12,8 @@ from typing import Any
 from celery import Celery
 
 from celery_qbeat.dispatchers import CeleryDispatcher
-from celery_qbeat.dispatchers.redis_wire import RedisWire
-from celery_qbeat.ports import Receipt
+from celery_qbeat.dispatchers.celery.publishers.redis_pipeline import RedisPipelinePublisher
+from celery_qbeat.ports import PublishResult
 from tests.contract.making_runs import INSTANCE, make_app, take_all, yes
 from tests.servers import RabbitMQ, Redis
 
@@ -26,7 +26,7 @@ class Bench:
         self.app: Celery = make_app(url or server.url, folder, **settings)
         self.dispatcher = CeleryDispatcher(self.app, namespace="test", instance=lambda: INSTANCE)
 
-    def send(self, shipments: Any, trusted: Callable[[], bool] = yes) -> list[Receipt]:
+    def send(self, shipments: Any, trusted: Callable[[], bool] = yes) -> list[PublishResult]:
         return list(self.dispatcher.send(shipments, trusted))
 
     def arrived(self, queue: str = "celery") -> list[str]:
@@ -79,14 +79,16 @@ class Scissors:
         with client, socket.create_connection(("127.0.0.1", self._port)) as server, suppress(OSError):
             while request := client.recv(65_536):
                 pushing = b"LPUSH" in request
-                while pushing and (request.count(b"LPUSH") < RedisWire.window or not request.endswith(b"\r\n")):
+                while pushing and (
+                    request.count(b"LPUSH") < RedisPipelinePublisher.window or not request.endswith(b"\r\n")
+                ):
                     request += client.recv(65_536)
                 server.sendall(request)
                 answer = server.recv(65_536)
                 if not pushing:
                     client.sendall(answer)
                     continue
-                while answer.count(b"\r\n") < RedisWire.window:
+                while answer.count(b"\r\n") < RedisPipelinePublisher.window:
                     answer += server.recv(65_536)
                 client.sendall(b"".join(answer.splitlines(keepends=True)[: self._answers]))
                 while self._half_open and client.recv(65_536):

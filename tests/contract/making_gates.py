@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_qbeat.gates import RedisGate, lock_key
-from celery_qbeat.ports import Clock, Gate, Lease
+from celery_qbeat.ports import Clock, Gate, LockLease
 
 INSTANCE = "5f0c2b9e-7f43-4a55-9a3e-0d6f1c2b3a4d"
 OTHER = "0b9a8c7d-1111-4222-8333-444455556666"
@@ -52,16 +52,16 @@ class GateMaker(ExitStack):
         return gate
 
 
-def held(gate: Gate) -> Lease:
+def held(gate: Gate) -> LockLease:
     """The lease of a gate that must hold now."""
-    lease = gate.hold()
+    lease = gate.acquire_or_renew()
     assert lease is not None
     return lease
 
 
-def hold_often(*gates: Gate) -> list[Lease | None]:
+def hold_often(*gates: Gate) -> list[LockLease | None]:
     """What each of them gets, three times in turn."""
-    return [gate.hold() for _ in range(3) for gate in gates]
+    return [gate.acquire_or_renew() for _ in range(3) for gate in gates]
 
 
 def said(caplog: pytest.LogCaptureFixture, *, keep: bool = False) -> list[str]:

@@ -11,13 +11,13 @@ from typing import Any
 from celery import Celery
 from kombu import Producer, Queue
 
-from celery_qbeat.answers import Answers
+from celery_qbeat.core.identity import database_id, run_token, task_id
+from celery_qbeat.core.jobs import Job, Run, Verdict, WorkerScope
+from celery_qbeat.core.schedules import parse
+from celery_qbeat.core.worker_answers import Answers
 from celery_qbeat.dispatchers import CeleryCompletions
-from celery_qbeat.dispatchers.broker import done_address, done_queue
-from celery_qbeat.identity import database_id, run_token, task_id
-from celery_qbeat.jobs import Job, Run, Verdict, Worker
-from celery_qbeat.ports import Completions, Receipt, Shipment
-from celery_qbeat.schedules import parse
+from celery_qbeat.dispatchers.celery.broker import done_address, done_queue
+from celery_qbeat.ports import Completions, OutgoingRun, PublishResult
 from tests.servers import wait_for
 
 INSTANCE = "5f0c2b9e-7f43-4a55-9a3e-0d6f1c2b3a4d"
@@ -55,22 +55,22 @@ def entry(fn: str = TASK, args: Sequence[Any] = (), kwargs: dict[str, Any] | Non
     return Job(id="code:entry", fn=fn, schedule=parse("every", "1m"), plan_key="p", rev=None, options=options)
 
 
-def scoped(**fields: Any) -> Worker:
-    return Worker(name="scope", **fields)
+def scoped(**fields: Any) -> WorkerScope:
+    return WorkerScope(name="scope", **fields)
 
 
-def run_of(job: Job, slot_us: int | None = None) -> Shipment:
+def run_of(job: Job, slot_us: int | None = None) -> OutgoingRun:
     """The next slot of a job, claimed."""
     slot = next(_slots) if slot_us is None else slot_us
-    return Shipment(job, Run(job.id, slot, task_id(INSTANCE, job.id, slot), Verdict.CLAIMED))
+    return OutgoingRun(job, Run(job.id, slot, task_id(INSTANCE, job.id, slot), Verdict.CLAIMED))
 
 
-def runs_of(job: Job, count: int) -> list[Shipment]:
+def runs_of(job: Job, count: int) -> list[OutgoingRun]:
     return [run_of(job) for _ in range(count)]
 
 
-def fates(receipts: Sequence[Receipt]) -> list[str]:
-    return [receipt.fate.value for receipt in receipts]
+def fates(receipts: Sequence[PublishResult]) -> list[str]:
+    return [receipt.outcome.value for receipt in receipts]
 
 
 def yes() -> bool:
@@ -92,12 +92,12 @@ def take_all(app: Celery, queue: str = "celery", **declared: Any) -> list[Any]:
 
 def asked(completions: Completions, runs: Mapping[str, Job | None]) -> Answers | None:
     """The end of one round of questions; None when the broker is away."""
-    if not completions.ask(runs):
+    if not completions.ask_workers(runs):
         return None
     found: list[Answers] = []
 
     def ended() -> bool:
-        answers = completions.answers()
+        answers = completions.worker_answers()
         found.extend([] if answers is None else [answers])
         return bool(found)
 
@@ -116,7 +116,7 @@ class Desk:
         self.app: Celery = make_app(broker, folder)
         self.completions = self.another()
         # The queue is there, as it is when runs end.
-        self.completions.take(0.0)
+        self.completions.receive(0.0)
 
     def another(self) -> CeleryCompletions:
         return CeleryCompletions(self.app, namespace="test", instance=lambda: INSTANCE)
@@ -134,5 +134,5 @@ class Desk:
             Producer(connection).publish(body, exchange=address.exchange, routing_key=address.key, **options)
 
     def take(self) -> list[tuple[str, Verdict]]:
-        ends = self.completions.take(BUDGET_S)
+        ends = self.completions.receive(BUDGET_S)
         return [(end.task_id, end.verdict) for end in ends]

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from celery_qbeat.identity import task_id
-from celery_qbeat.jobs import Run, Verdict
+from celery_qbeat.core.identity import task_id
+from celery_qbeat.core.jobs import Run, Verdict
 from celery_qbeat.ports import Claim, Plan, Store
 from celery_qbeat.stores import SqlStore, open_store
 from celery_qbeat.testing import MemoryStore
@@ -86,9 +86,9 @@ class Rig(ABC):
         """Rows that the beat has read and planned."""
         for job_id in job_ids:
             self.insert(job_id, **columns)
-        self.store.changes()
+        self.store.read_changes()
         plans = [Plan(job_id, T0, next_us, "key", spec="spec", record=True) for job_id in job_ids]
-        self.store.plan(self.epoch, plans, T0)
+        self.store.write_plans(self.epoch, plans, T0)
 
     def rev(self, job_id: str) -> int:
         """The row's rev, as a beat would learn it."""

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from kombu import Queue
 
-from celery_qbeat.dispatchers.confirms import BLOCKED, SURE_S
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.ports import Receipt
+from celery_qbeat.core.jobs import Verdict
+from celery_qbeat.dispatchers.celery.publishers.confirming import BLOCKED, SURE_S
+from celery_qbeat.ports import PublishResult
 from tests.contract.making_brokers import Bench, Bomb, Broker
 from tests.contract.making_runs import (
     Desk,
@@ -59,13 +59,13 @@ def rabbit(own_rabbit: RabbitMQ, tmp_path: Path) -> Iterator[Bench]:
     made.arrived()
 
 
-def check_story(receipts: list[Receipt], arrived: list[str]) -> None:
+def check_story(receipts: list[PublishResult], arrived: list[str]) -> None:
     """Nothing twice, nothing that was not sent, all that was; and after the first doubt nothing is sent."""
     assert len(arrived) == len(set(arrived))
-    by_fate = {fate: {r.task_id for r in receipts if r.fate.value == fate} for fate in ("sent", "not sent", "doubt")}
+    by_fate = {fate: {r.task_id for r in receipts if r.outcome.value == fate} for fate in ("sent", "not sent", "doubt")}
     assert by_fate["sent"] <= set(arrived)
     assert not by_fate["not sent"] & set(arrived)
-    assert all(receipt.detail for receipt in receipts if receipt.fate.value != "sent")
+    assert all(receipt.detail for receipt in receipts if receipt.outcome.value != "sent")
     order = fates(receipts)
     assert order == sorted(order, key=["sent", "doubt", "not sent"].index)
 
@@ -111,29 +111,29 @@ def test_a_broker_that_hangs_in_the_middle(bench: Bench, at: int) -> None:
     assert time.monotonic() - started < 30
     bench.server.thaw()
     assert "not sent" in fates(receipts)
-    wait_for(lambda: bench.dispatcher.ready() == "", 20, what="it works again")
+    wait_for(lambda: bench.dispatcher.unavailable_reason() == "", 20, what="it works again")
     receipts = told_late(bench, receipts)
     assert fates(bench.send([run_of(row())])) == ["sent"]
     check_story(receipts, bench.arrived()[:-1])
     assert "doubt" not in fates(receipts), "it says what it had when it hung"
 
 
-def told_late(bench: Bench, receipts: list[Receipt]) -> list[Receipt]:
+def told_late(bench: Bench, receipts: list[PublishResult]) -> list[PublishResult]:
     """With what the broker said later in the place of what was unconfirmed."""
-    late = {receipt.task_id: receipt for receipt in bench.dispatcher.late()}
-    assert late.keys() == {receipt.task_id for receipt in receipts if receipt.fate.value == "unconfirmed"}
+    late = {receipt.task_id: receipt for receipt in bench.dispatcher.late_results()}
+    assert late.keys() == {receipt.task_id for receipt in receipts if receipt.outcome.value == "unconfirmed"}
     return [late.get(receipt.task_id, receipt) for receipt in receipts]
 
 
 def test_a_broker_that_hangs_is_not_ready_and_keeps_nobody_long(bench: Bench) -> None:
-    assert bench.dispatcher.ready() == ""
+    assert bench.dispatcher.unavailable_reason() == ""
     bench.server.freeze()
     started = time.monotonic()
-    assert bench.dispatcher.ready() != ""
-    assert bench.dispatcher.ready() != ""
+    assert bench.dispatcher.unavailable_reason() != ""
+    assert bench.dispatcher.unavailable_reason() != ""
     assert time.monotonic() - started < 20
     bench.server.thaw()
-    wait_for(lambda: bench.dispatcher.ready() == "", 20, what="it is ready")
+    wait_for(lambda: bench.dispatcher.unavailable_reason() == "", 20, what="it is ready")
     assert fates(bench.send(runs_of(row(), 3))) == ["sent"] * 3
 
 
@@ -148,8 +148,8 @@ def test_while_the_broker_is_away_no_ends_are_read_and_this_is_said_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("celery_qbeat.dispatchers.completions.PAUSE_S", 0.1)
-    monkeypatch.setattr("celery_qbeat.dispatchers.completions.PAUSES_PER_WAIT", 0)
+    monkeypatch.setattr("celery_qbeat.dispatchers.celery.completions.PAUSE_S", 0.1)
+    monkeypatch.setattr("celery_qbeat.dispatchers.celery.completions.PAUSES_PER_WAIT", 0)
     caplog.set_level(logging.INFO, logger="celery_qbeat")
     server: Broker = request.getfixturevalue(kind)
     desk = Desk(server.url, tmp_path)
@@ -157,16 +157,16 @@ def test_while_the_broker_is_away_no_ends_are_read_and_this_is_said_once(
     desk.report(run)
     assert desk.take() == [(run, Verdict.SUCCEEDED)]
     getattr(server, outage)()
-    desk.completions.ack()
+    desk.completions.acknowledge()
     assert desk.take() == []
-    assert desk.completions.ask({run: None}) is False
+    assert desk.completions.ask_workers({run: None}) is False
     server.start() if outage == "stop" else server.thaw()
     wait_for(lambda: desk.take() or "is back" in caplog.text)
-    desk.completions.ack()
+    desk.completions.acknowledge()
     again = fresh_id()
     desk.report(again)
     assert (again, Verdict.SUCCEEDED) in wait_for(desk.take)
-    desk.completions.ack()
+    desk.completions.acknowledge()
     lines = [record.getMessage().partition(" (")[0] for record in caplog.records]
     assert lines == [
         "completions: the broker is away, ends of runs are not read",
@@ -208,29 +208,29 @@ def test_an_alarm_of_the_broker_leaves_no_doubt(rabbit: Bench, before: str) -> N
     if before == "the first message":
         time.sleep(SURE_S)
         rabbit.server.alarm(True)
-        assert rabbit.dispatcher.ready() == "", "nobody knows before a message is sent"
+        assert rabbit.dispatcher.unavailable_reason() == "", "nobody knows before a message is sent"
         first = rabbit.send(runs_of(row(), 60))
         assert fates(first) == ["unconfirmed"] + ["not sent"] * 59
     else:
         first = rabbit.send(runs_of(row(), 60), Bomb(21, lambda: rabbit.server.alarm(True)))
         assert {"unconfirmed", "not sent"} <= set(fates(first)) <= {"sent", "unconfirmed", "not sent"}
-    assert rabbit.dispatcher.ready() == BLOCKED
-    assert {(r.fate.value, r.detail) for r in rabbit.send(runs_of(row(), 60))} == {("not sent", BLOCKED)}
-    assert rabbit.dispatcher.late() == []
+    assert rabbit.dispatcher.unavailable_reason() == BLOCKED
+    assert {(r.outcome.value, r.detail) for r in rabbit.send(runs_of(row(), 60))} == {("not sent", BLOCKED)}
+    assert rabbit.dispatcher.late_results() == []
     rabbit.server.alarm(False)
-    wait_for(lambda: rabbit.dispatcher.ready() == "", 20, what="it takes messages again")
+    wait_for(lambda: rabbit.dispatcher.unavailable_reason() == "", 20, what="it takes messages again")
     check_story(told_late(rabbit, first), rabbit.arrived())
     assert fates(rabbit.send(runs_of(row(), 3))) == ["sent"] * 3
 
 
 def test_a_broker_that_restarts_during_an_alarm_is_used_again(rabbit: Bench) -> None:
     assert isinstance(rabbit.server, RabbitMQ)
-    assert rabbit.dispatcher.ready() == ""
+    assert rabbit.dispatcher.unavailable_reason() == ""
     rabbit.server.alarm(True)
     first = rabbit.send(runs_of(row(), 60))
-    assert rabbit.dispatcher.ready() == BLOCKED
+    assert rabbit.dispatcher.unavailable_reason() == BLOCKED
     rabbit.server.restart()
-    wait_for(lambda: rabbit.dispatcher.ready() == "", 30, what="it is ready")
+    wait_for(lambda: rabbit.dispatcher.unavailable_reason() == "", 30, what="it is ready")
     late = told_late(rabbit, first)
     assert set(fates(late)) <= {"sent", "doubt", "not sent"}
     assert fates(rabbit.send(runs_of(row(), 3))) == ["sent"] * 3
@@ -238,11 +238,11 @@ def test_a_broker_that_restarts_during_an_alarm_is_used_again(rabbit: Bench) -> 
 
 def test_a_password_that_changed_is_a_broker_that_is_away(rabbit: Bench) -> None:
     assert isinstance(rabbit.server, RabbitMQ)
-    assert rabbit.dispatcher.ready() == ""
+    assert rabbit.dispatcher.unavailable_reason() == ""
     rabbit.dispatcher.close()
     rabbit.server.change_password("another")
     try:
-        assert "ACCESS_REFUSED" in rabbit.dispatcher.ready()
+        assert "ACCESS_REFUSED" in rabbit.dispatcher.unavailable_reason()
         assert set(fates(rabbit.send(runs_of(row(), 2)))) == {"not sent"}
     finally:
         rabbit.server.change_password("guest")
@@ -250,12 +250,12 @@ def test_a_password_that_changed_is_a_broker_that_is_away(rabbit: Bench) -> None
 
 
 def test_a_broker_that_restarted_is_another_incarnation(bench: Bench) -> None:
-    known = bench.dispatcher.incarnation()
+    known = bench.dispatcher.memory_id()
     assert known
     assert fates(bench.send(runs_of(row(), 2))) == ["sent"] * 2
-    assert bench.dispatcher.incarnation() == known
+    assert bench.dispatcher.memory_id() == known
     bench.server.restart()
-    wait_for(lambda: bench.dispatcher.incarnation() not in ("", known), 20, what="the change is seen")
+    wait_for(lambda: bench.dispatcher.memory_id() not in ("", known), 20, what="the change is seen")
 
 
 def test_an_entry_with_an_exchange_that_is_missing_does_not_touch_its_neighbours(rabbit: Bench) -> None:

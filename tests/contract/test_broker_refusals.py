@@ -9,7 +9,7 @@ import pytest
 import redis as redis_py
 from kombu import Queue
 
-from celery_qbeat.dispatchers.redis_wire import MARKER
+from celery_qbeat.dispatchers.celery.publishers.redis_pipeline import MARKER
 from tests.contract.making_brokers import Bench, Scissors
 from tests.contract.making_runs import entry, fates, row, run_of, runs_of, scoped, take_all
 from tests.servers import RabbitMQ, Redis, wait_for
@@ -69,13 +69,13 @@ def test_a_redis_that_takes_no_writes_is_not_ready(
     begin(client)
     try:
         if asked:
-            assert word in redis.dispatcher.ready()
+            assert word in redis.dispatcher.unavailable_reason()
         receipts = redis.send(runs_of(row(), 30))
     finally:
         end(client)
     assert fates(receipts) == ["not sent"] * 30
     assert word in receipts[0].detail
-    wait_for(lambda: redis.dispatcher.ready() == "", 10)
+    wait_for(lambda: redis.dispatcher.unavailable_reason() == "", 10)
     assert fates(redis.send(runs_of(row(), 2))) == ["sent"] * 2
     assert len(redis.arrived()) == 4
 
@@ -84,7 +84,7 @@ def test_a_redis_that_refuses_between_question_and_messages_leaves_no_doubt(
     redis: Bench, client: redis_py.Redis
 ) -> None:
     assert fates(redis.send(runs_of(row(), 2))) == ["sent"] * 2
-    assert redis.dispatcher.ready() == ""
+    assert redis.dispatcher.unavailable_reason() == ""
     client.config_set("maxmemory", 1)
     receipts = redis.send(runs_of(row(), 50))
     client.config_set("maxmemory", 0)
@@ -108,10 +108,10 @@ def test_a_password_that_changed_is_a_redis_that_is_away(
     assert fates(bench.send(runs_of(row(), 1))) == ["sent"]
     acl("<old", ">new")
     client.execute_command("CLIENT", "KILL", "USER", "beat")
-    wait_for(lambda: "invalid username-password pair" in bench.dispatcher.ready(), 10)
+    wait_for(lambda: "invalid username-password pair" in bench.dispatcher.unavailable_reason(), 10)
     assert set(fates(bench.send(runs_of(row(), 30)))) == {"not sent"}
     acl(">old")
-    wait_for(lambda: bench.dispatcher.ready() == "", 10)
+    wait_for(lambda: bench.dispatcher.unavailable_reason() == "", 10)
     assert fates(bench.send(runs_of(row(), 1))) == ["sent"]
     bench.dispatcher.close()
 
@@ -121,7 +121,7 @@ def test_a_queue_that_the_user_may_not_write_to_concerns_itself_alone(
 ) -> None:
     acl("on", ">p", "~celery*", "~_kombu.*", "&*", "+@all")
     bench = Bench(redis.server, tmp_path, redis.server.url.replace("redis://", "redis://beat:p@"))
-    assert bench.dispatcher.ready() == "", "it may not write our own key either"
+    assert bench.dispatcher.unavailable_reason() == "", "it may not write our own key either"
     receipts = bench.send([run_of(row()), run_of(row(queue="private")), *runs_of(row(), 30)])
     bench.dispatcher.close()
     assert fates(receipts) == ["sent", "refused"] + ["sent"] * 30
@@ -152,13 +152,13 @@ def test_what_redis_answered_before_the_connection_broke_is_no_doubt(
 def test_a_connection_that_alone_is_silent_is_given_up(
     redis: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_qbeat.dispatchers.wires.HALF_OPEN_S", 0.5)
+    monkeypatch.setattr("celery_qbeat.dispatchers.celery.publishers.publisher.HALF_OPEN_S", 0.5)
     proxy = Scissors(redis.server.port, 5, half_open=True)
     bench = Bench(redis.server, tmp_path, proxy.url)
     receipts = bench.send(runs_of(row(), 45))
     assert fates(receipts) == ["sent"] * 5 + ["unconfirmed"] * 15 + ["not sent"] * 25
-    wait_for(lambda: bench.dispatcher.ready() == "", 20)
-    late = bench.dispatcher.late()
+    wait_for(lambda: bench.dispatcher.unavailable_reason() == "", 20)
+    late = bench.dispatcher.late_results()
     assert [receipt.task_id for receipt in late] == [receipt.task_id for receipt in receipts[5:20]]
     assert set(fates(late)) == {"doubt"}
     bench.dispatcher.close()
@@ -166,21 +166,21 @@ def test_a_connection_that_alone_is_silent_is_given_up(
 
 
 def test_a_redis_that_was_emptied_is_another_incarnation(redis: Bench, client: redis_py.Redis) -> None:
-    known = redis.dispatcher.incarnation()
+    known = redis.dispatcher.memory_id()
     assert known
     assert fates(redis.send(runs_of(row(), 2))) == ["sent"] * 2
-    assert redis.dispatcher.incarnation() == known
+    assert redis.dispatcher.memory_id() == known
     assert client.ttl(MARKER) > 0
     client.flushall()
-    changed = redis.dispatcher.incarnation()
+    changed = redis.dispatcher.memory_id()
     assert changed not in ("", known)
-    assert redis.dispatcher.incarnation() == changed
+    assert redis.dispatcher.memory_id() == changed
 
 
 def test_a_marker_that_somebody_spoiled_stops_nothing(redis: Bench, client: redis_py.Redis) -> None:
     client.lpush(MARKER, "junk")
-    assert redis.dispatcher.ready() == ""
-    assert redis.dispatcher.incarnation() != ""
+    assert redis.dispatcher.unavailable_reason() == ""
+    assert redis.dispatcher.memory_id() != ""
     assert fates(redis.send(runs_of(row(), 2))) == ["sent"] * 2
 
 
@@ -194,17 +194,17 @@ def test_a_message_that_its_full_queue_rejects_was_surely_not_sent(rabbit: Bench
     assert fates(receipts) == ["sent", "refused", "refused", "sent"]
     assert receipts[1].queue == "full"
     assert "nack" in receipts[1].detail
-    assert rabbit.dispatcher.ready() == ""
+    assert rabbit.dispatcher.unavailable_reason() == ""
 
 
 def test_a_deleted_queue_is_another_incarnation(rabbit: Bench) -> None:
     assert fates(rabbit.send(runs_of(row(queue="gone"), 1))) == ["sent"]
-    known = rabbit.dispatcher.incarnation()
-    assert rabbit.dispatcher.incarnation() == known != ""
+    known = rabbit.dispatcher.memory_id()
+    assert rabbit.dispatcher.memory_id() == known != ""
     with rabbit.app.connection_for_write() as connection:
         connection.default_channel.queue_delete("gone")
     assert fates(rabbit.send([run_of(row(queue="gone"))])) == ["not sent"]
-    assert rabbit.dispatcher.incarnation() not in ("", known)
+    assert rabbit.dispatcher.memory_id() not in ("", known)
 
 
 # ---------------------------------------------------------------- any broker

@@ -15,11 +15,11 @@ from celery.backends.database.models import Task as TaskRow
 from celery.exceptions import NotRegistered
 from sqlalchemy import LargeBinary
 
+from celery_qbeat.core.identity import run_token
+from celery_qbeat.core.jobs import Verdict
 from celery_qbeat.dispatchers import CeleryCompletions
-from celery_qbeat.dispatchers.completions import NO_REASON
-from celery_qbeat.identity import run_token
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.ports import End, Flight
+from celery_qbeat.dispatchers.celery.completions import NO_REASON
+from celery_qbeat.ports import RunOutcome, UnfinishedRun
 from tests.contract.making_runs import BUDGET_S, INSTANCE, QUEUE, Desk, fresh_id, make_app
 from tests.servers import RabbitMQ, Redis, wait_for
 
@@ -40,13 +40,13 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
     made = Desk(url, tmp_path)
     yield made
     made.take()
-    made.completions.ack()
+    made.completions.acknowledge()
     made.completions.close()
 
 
 def test_before_anything_ended_there_is_nothing(desk: Desk) -> None:
     assert desk.take() == []
-    desk.completions.ack()
+    desk.completions.acknowledge()
 
 
 def test_ends_are_taken_once_acknowledged_they_are_gone(desk: Desk) -> None:
@@ -55,12 +55,12 @@ def test_ends_are_taken_once_acknowledged_they_are_gone(desk: Desk) -> None:
     desk.report(good)
     desk.report(bad, "failure")
     assert sorted(desk.take()) == sorted([(good, Verdict.SUCCEEDED), (bad, Verdict.FAILED)])
-    desk.completions.ack()
-    desk.completions.ack()
+    desk.completions.acknowledge()
+    desk.completions.acknowledge()
     assert desk.take() == []
     desk.completions.close()
     second = desk.another()
-    assert second.take(BUDGET_S) == []
+    assert second.receive(BUDGET_S) == []
     second.close()
 
 
@@ -71,8 +71,8 @@ def test_what_was_taken_and_not_acknowledged_comes_again_after_a_clean_end(desk:
     assert desk.take() == [(run, Verdict.SUCCEEDED)]
     desk.completions.close()
     second = desk.another()
-    assert wait_for(lambda: [end.task_id for end in second.take(BUDGET_S)]) == [run]
-    second.ack()
+    assert wait_for(lambda: [end.task_id for end in second.receive(BUDGET_S)]) == [run]
+    second.acknowledge()
     second.close()
 
 
@@ -97,9 +97,9 @@ def test_the_budget_ends_a_take_and_the_rest_comes_with_the_next(desk: Desk) -> 
         desk.report(run)
     taken: list[str] = []
     for _ in range(5):
-        (end,) = desk.completions.take(0.0)
+        (end,) = desk.completions.receive(0.0)
         taken.append(end.task_id)
-        desk.completions.ack()
+        desk.completions.acknowledge()
     assert sorted(taken) == sorted(runs)
     assert desk.take() == []
 
@@ -163,7 +163,7 @@ def test_hostile_messages_are_dropped_told_once_and_never_quoted(desk: Desk, cap
     run = fresh_id()
     desk.report(run)
     assert desk.take() == [(run, Verdict.SUCCEEDED)]
-    desk.completions.ack()
+    desk.completions.acknowledge()
     assert desk.take() == []
     (line,) = [record.getMessage() for record in caplog.records if record.name == "celery_qbeat"]
     assert f"dropped {len(messages)} messages in {QUEUE}" in line
@@ -181,14 +181,14 @@ def test_what_is_no_message_at_all_does_not_stop_the_reading(
             client.lpush(QUEUE, garbage)
     desk.report(run)
     assert desk.take() == [(run, Verdict.SUCCEEDED)]
-    desk.completions.ack()
+    desk.completions.acknowledge()
     desk.completions.close()
 
 
 def test_after_redis_was_emptied_the_queue_is_bound_again(
     redis_url: str, redis_server: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_qbeat.dispatchers.completions.DECLARE_S", 0.0)
+    monkeypatch.setattr("celery_qbeat.dispatchers.celery.completions.DECLARE_S", 0.0)
     desk = Desk(redis_url, tmp_path)
     assert desk.take() == []
     with redis_server.client() as client:
@@ -201,7 +201,7 @@ def test_after_redis_was_emptied_the_queue_is_bound_again(
             options={"exchange": "celery_qbeat", "routing_key": QUEUE, "declare": [], "serializer": "json"},
         ).apply_async()
     assert desk.take() == [(run, Verdict.SUCCEEDED)]
-    desk.completions.ack()
+    desk.completions.acknowledge()
     desk.completions.close()
 
 
@@ -213,17 +213,17 @@ def test_what_a_killed_beat_took_comes_back_on_redis(
     run = fresh_id()
     desk.report(run)
     dead = desk.another()
-    assert [end.task_id for end in dead.take(BUDGET_S)] == [run]
+    assert [end.task_id for end in dead.receive(BUDGET_S)] == [run]
     second = desk.another()
-    assert wait_for(lambda: [end.task_id for end in second.take(BUDGET_S)]) == [run]
-    second.ack()
+    assert wait_for(lambda: [end.task_id for end in second.receive(BUDGET_S)]) == [run]
+    second.acknowledge()
     second.close()
     dead._unacked.clear()
     dead._connection.collect(0.1)
 
 
 def test_without_a_result_backend_nothing_is_known(desk: Desk) -> None:
-    assert desk.completions.look_up([Flight(fresh_id(), "job", 1, 2)]) == []
+    assert desk.completions.query_results([UnfinishedRun(fresh_id(), "job", 1, 2)]) == []
 
 
 @pytest.mark.parametrize("kind", ["redis", "sqlite", "file"])
@@ -248,16 +248,16 @@ def test_what_a_result_backend_knows_becomes_an_end(kind: str, request: pytest.F
     backend.mark_as_retry(ids[6], RuntimeError("later"))
     backend.mark_as_failure(ids[7], NotRegistered("celery_qbeat.done"))
     completions = CeleryCompletions(app, namespace="test", instance=lambda: INSTANCE)
-    ends = completions.look_up([Flight(task_id, "job", 1, 2) for task_id in ids])
+    ends = completions.query_results([UnfinishedRun(task_id, "job", 1, 2) for task_id in ids])
     assert {end.task_id: end for end in ends} == {
         end.task_id: end
         for end in (
-            End(ids[0], Verdict.SUCCEEDED),
-            End(ids[1], Verdict.FAILED, "ValueError: käse"),
-            End(ids[2], Verdict.REVOKED, "terminated"),
-            End(ids[3], Verdict.EXPIRED, "expired"),
-            End(ids[4], Verdict.UNKNOWN_TASK, "NotRegistered: proj.tasks.nowhere"),
-            End(
+            RunOutcome(ids[0], Verdict.SUCCEEDED),
+            RunOutcome(ids[1], Verdict.FAILED, "ValueError: käse"),
+            RunOutcome(ids[2], Verdict.REVOKED, "terminated"),
+            RunOutcome(ids[3], Verdict.EXPIRED, "expired"),
+            RunOutcome(ids[4], Verdict.UNKNOWN_TASK, "NotRegistered: proj.tasks.nowhere"),
+            RunOutcome(
                 ids[7],
                 Verdict.FAILED,
                 "why is not known: the worker did not send our callback (task_always_eager?)",
@@ -275,10 +275,10 @@ def test_a_reported_failure_stays_one_whatever_its_reason(redis_url: str, tmp_pa
     desk.app.backend.mark_as_done(ids[1], "a second delivery")
     for run in ids:
         desk.report(run, "failure")
-    assert list(desk.completions.take(BUDGET_S)) == [
-        End(ids[0], Verdict.FAILED, "NotRegistered: shop.asked.for.by.the.task"),
-        End(ids[1], Verdict.FAILED, NO_REASON),
-        End(ids[2], Verdict.FAILED, NO_REASON),
+    assert list(desk.completions.receive(BUDGET_S)) == [
+        RunOutcome(ids[0], Verdict.FAILED, "NotRegistered: shop.asked.for.by.the.task"),
+        RunOutcome(ids[1], Verdict.FAILED, NO_REASON),
+        RunOutcome(ids[2], Verdict.FAILED, NO_REASON),
     ]
     desk.completions.close()
 
@@ -294,7 +294,7 @@ def test_results_in_pickle_are_not_read(redis_url: str, tmp_path: Path) -> None:
     run = fresh_id()
     app.backend.mark_as_done(run, 1)
     completions = CeleryCompletions(app, namespace="test", instance=lambda: INSTANCE)
-    assert completions.look_up([Flight(run, "job", 1, 2)]) == []
+    assert completions.query_results([UnfinishedRun(run, "job", 1, 2)]) == []
     completions.close()
 
 
@@ -307,14 +307,14 @@ def test_a_result_backend_that_hangs_is_left_alone_for_a_while(
     run = fresh_id()
     app.backend.mark_as_done(run, 1)
     completions = CeleryCompletions(app, namespace="test", instance=lambda: INSTANCE)
-    flights = [Flight(run, "job", 1, 2)]
-    assert completions.look_up(flights) == [End(run, Verdict.SUCCEEDED)]
+    flights = [UnfinishedRun(run, "job", 1, 2)]
+    assert completions.query_results(flights) == [RunOutcome(run, Verdict.SUCCEEDED)]
     server.freeze()
-    assert completions.look_up(flights) == []
-    assert completions.look_up(flights) == []
+    assert completions.query_results(flights) == []
+    assert completions.query_results(flights) == []
     server.thaw()
     assert caplog.text.count("the result backend does not answer") == 1
     completions._results._ask_again = 0
-    assert completions.look_up(flights) == [End(run, Verdict.SUCCEEDED)]
+    assert completions.query_results(flights) == [RunOutcome(run, Verdict.SUCCEEDED)]
     assert "is back" in caplog.text
     completions.close()

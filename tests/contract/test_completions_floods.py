@@ -11,11 +11,11 @@ import pytest
 from kombu import Producer
 
 from celery_qbeat.cli.status import MANY_UNREAD, broker_sentence
+from celery_qbeat.core.jobs import Verdict
 from celery_qbeat.dispatchers import CeleryCompletions, check_broker
-from celery_qbeat.dispatchers.broker import done_address
-from celery_qbeat.dispatchers.inbox import MOST_ASKED, AmqpInbox
+from celery_qbeat.dispatchers.celery.broker import done_address
+from celery_qbeat.dispatchers.celery.completion_queue import MOST_ASKED, AmqpCompletionQueue
 from celery_qbeat.engine import Limits
-from celery_qbeat.jobs import Verdict
 from celery_qbeat.testing import MemoryStore
 from tests.contract.making_runs import BUDGET_S, INSTANCE, QUEUE, Desk, fresh_id
 from tests.servers import RabbitMQ, Redis, wait_for
@@ -38,7 +38,7 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
     made.take()
     yield made
     made.take()
-    made.completions.ack()
+    made.completions.acknowledge()
     made.completions.close()
 
 
@@ -56,9 +56,9 @@ def take_in_slices(desk: Desk) -> tuple[list[tuple[str, Verdict]], list[float]]:
     """Everything, one message or one round trip at a time; and how old unread ends could be after each slice."""
     found, ages = [], []
     while not ages or ages[-1] > 0:
-        found += [(end.task_id, end.verdict) for end in desk.completions.take(0.0)]
+        found += [(end.task_id, end.verdict) for end in desk.completions.receive(0.0)]
         ages.append(desk.completions.unread_s())
-        desk.completions.ack()
+        desk.completions.acknowledge()
     return found, ages
 
 
@@ -77,16 +77,16 @@ def test_an_end_behind_forged_ones_is_unread_until_it_is_taken(desk: Desk) -> No
 @pytest.mark.parametrize("desk", ["redis", "amqp"], indirect=True)
 def test_what_arrives_later_does_not_make_older_ends_unread(desk: Desk) -> None:
     flood(desk, count=100)
-    desk.completions.take(0.0)
+    desk.completions.receive(0.0)
     ages = []
     for _ in range(100):
         flood(desk, count=2)
         for _ in range(3):
-            desk.completions.take(0.0)
+            desk.completions.receive(0.0)
         ages.append(desk.completions.unread_s())
     assert ages[-1] < sum(1 for age in ages if age) * max(ages)
     flood(desk, count=1)
-    assert desk.completions.take(BUDGET_S) == []
+    assert desk.completions.receive(BUDGET_S) == []
     assert desk.completions.unread_s() == 0.0
 
 
@@ -94,7 +94,7 @@ def test_while_the_queue_cannot_be_read_ends_may_be_unread(redis_url: str, tmp_p
     desk = Desk(redis_url, tmp_path)
     fresh = CeleryCompletions(desk.app, namespace="test", instance=lambda: INSTANCE)
     assert fresh.unread_s() > 0
-    assert fresh.take(BUDGET_S) == []
+    assert fresh.receive(BUDGET_S) == []
     assert fresh.unread_s() == 0.0
     fresh.close()
     desk.completions.close()
@@ -108,19 +108,19 @@ def test_forged_ends_on_rabbitmq_cost_no_round_trip_each(
     run = fresh_id()
     desk.report(run)
     trips: list[int] = []
-    fetch = AmqpInbox._fetch
+    fetch = AmqpCompletionQueue._fetch
 
-    def counted(inbox: AmqpInbox) -> None:
+    def counted(inbox: AmqpCompletionQueue) -> None:
         trips.append(inbox._asked)
         fetch(inbox)
 
-    monkeypatch.setattr(AmqpInbox, "_fetch", counted)
+    monkeypatch.setattr(AmqpCompletionQueue, "_fetch", counted)
     acks: list[Any] = []
     channel = desk.completions._queue.channel
     send = channel.basic_ack
     monkeypatch.setattr(channel, "basic_ack", lambda *args, **options: acks.append(args) or send(*args, **options))
     assert desk.take() == [(run, Verdict.SUCCEEDED)]
-    desk.completions.ack()
+    desk.completions.acknowledge()
     assert len(trips) < 25
     assert len(acks) == 1
     assert desk.take() == []
@@ -132,18 +132,18 @@ def test_what_was_asked_for_and_not_read_goes_back_to_rabbitmq(rabbit_url: str, 
     runs = [fresh_id() for _ in range(40)]
     for run in runs:
         desk.report(run)
-    desk.completions.take(0.0)
+    desk.completions.receive(0.0)
     desk.completions.close()
     second = desk.another()
     found: list[str] = []
 
     def all_came() -> bool:
-        found.extend(end.task_id for end in second.take(BUDGET_S))
+        found.extend(end.task_id for end in second.receive(BUDGET_S))
         return len(found) == len(runs)
 
     wait_for(all_came)
     assert found == runs
-    second.ack()
+    second.acknowledge()
     second.close()
 
 
@@ -155,7 +155,7 @@ def test_large_messages_are_dropped_and_counted(desk: Desk, caplog: pytest.LogCa
     run = fresh_id()
     desk.report(run)
     assert desk.take() == [(run, Verdict.SUCCEEDED)]
-    desk.completions.ack()
+    desk.completions.acknowledge()
     (line,) = [record.getMessage() for record in caplog.records if record.name == "celery_qbeat"]
     assert line.startswith(f"completions: dropped 8 messages in {QUEUE} that did not come from a run of ours")
     assert line.endswith("(5 too large, 3 with a wrong token)")
@@ -174,7 +174,7 @@ def test_large_messages_never_leave_redis(redis_url: str, redis_server: Redis, t
         before = int(client.info("stats")["total_net_output_bytes"])
         assert desk.take() == [(run, Verdict.SUCCEEDED)]
         sent = int(client.info("stats")["total_net_output_bytes"]) - before
-        desk.completions.ack()
+        desk.completions.acknowledge()
         assert client.llen(QUEUE) == 0
     assert sent < len(LARGE)
     desk.completions.close()
@@ -191,7 +191,7 @@ def test_a_redis_user_without_scripts_reads_ends_too(
         flood(desk, LARGE, 1, serializer=None, content_type="application/json", content_encoding="utf-8")
         desk.report(run)
         assert desk.take() == [(run, Verdict.SUCCEEDED)]
-        desk.completions.ack()
+        desk.completions.acknowledge()
         assert client.llen(QUEUE) == 0
         client.acl_deluser("reader")
     assert caplog.text.count("runs no scripts for this user (ACL: +eval)") == 1

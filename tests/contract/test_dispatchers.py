@@ -13,8 +13,8 @@ from celery import Celery, signals
 from celery.beat import BeatLazyFunc
 from kombu import Exchange, Queue
 
+from celery_qbeat.core.identity import run_token
 from celery_qbeat.dispatchers import CeleryDispatcher
-from celery_qbeat.identity import run_token
 from tests.contract.making_runs import (
     INSTANCE,
     QUEUE,
@@ -59,7 +59,7 @@ class Bench:
     def one(self, shipment: Any, queue: str = "celery", **declared: Any) -> Any:
         """Send it and return the message that arrived."""
         (receipt,) = self.dispatcher.send([shipment], yes)
-        assert receipt.fate.value == "sent", receipt.detail
+        assert receipt.outcome.value == "sent", receipt.detail
         self.queues.add(queue)
         (message,) = take_all(self.app, queue, **declared)
         return message
@@ -110,11 +110,11 @@ def test_nothing_to_send_connects_to_nothing(tmp_path: Path) -> None:
 def test_when_trust_ends_the_rest_is_not_sent(bench: Bench, after: int) -> None:
     left = iter([True] * after + [False] * 1000)
     receipts = bench.dispatcher.send(runs_of(row(), 60), lambda: next(left))
-    sent = {receipt.task_id for receipt in receipts if receipt.fate.value == "sent"}
+    sent = {receipt.task_id for receipt in receipts if receipt.outcome.value == "sent"}
     assert len(sent) <= after
     assert {message.headers["id"] for message in take_all(bench.app)} == sent
     rest = [receipt for receipt in receipts if receipt.task_id not in sent]
-    assert {(receipt.fate.value, receipt.detail) for receipt in rest} == {("not sent", "")}
+    assert {(receipt.outcome.value, receipt.detail) for receipt in rest} == {("not sent", "")}
 
 
 def test_a_bad_payload_hurts_one_run(bench: Bench) -> None:
@@ -374,5 +374,5 @@ def test_an_exchange_that_is_missing_hurts_one_run_at_most(bench: Bench) -> None
     receipts = bench.dispatcher.send([*runs_of(row(), 2), run_of(lost), *runs_of(row(), 2)], yes)
     others = fates([receipts[n] for n in (0, 1, 3, 4)])
     assert others == ["sent"] * 4
-    assert receipts[2].fate.value == ("bad" if bench.broker.startswith("amqp") else "sent")
+    assert receipts[2].outcome.value == ("bad" if bench.broker.startswith("amqp") else "sent")
     assert len(take_all(bench.app)) == 4

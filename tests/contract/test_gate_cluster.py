@@ -11,7 +11,7 @@ import redis
 
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.gates import RedisGate
-from celery_qbeat.gates.server import RedisServer
+from celery_qbeat.gates.redis_server import RedisServer
 from tests.contract.making_gates import BEATS, LOCK, GateMaker, held
 from tests.servers import Redis, ServerBroken, wait_for
 from tests.servers.ports import free_port
@@ -22,7 +22,7 @@ SLOTS = 16_384
 def _holder(gate: RedisGate) -> str:
     """Who has the lock, as this beat sees it; its own name while it cannot see anything."""
     try:
-        holding = gate.holding()
+        holding = gate.lock_holder()
     except Unavailable:
         return repr(gate)
     return holding.holder if holding else ""
@@ -108,7 +108,7 @@ def test_a_cluster_of_one_node_keeps_the_lock(cluster: MakeCluster, gate_at: Gat
     (only,) = cluster(1, 0).nodes
     first, second = gate_at(only.url), gate_at(only.url)
     term = held(first).term
-    assert second.hold() is None
+    assert second.acquire_or_renew() is None
     assert held(first).term == term
     first.release()
     held(second)
@@ -121,12 +121,12 @@ def test_the_lock_is_found_on_whichever_node_has_it(
     three = cluster(3, 0)
     gates = [gate_at(node.url, f"beat:{number}") for number, node in enumerate(three.nodes)]
     term = held(gates[0]).term
-    assert [gate.hold() for gate in gates[1:]] == [None, None]
+    assert [gate.acquire_or_renew() for gate in gates[1:]] == [None, None]
     assert held(gates[0]).term == term
     assert three.has(three.owner(), BEATS)
     for gate in gates:
         assert {beat.holder for beat in gate.beats()} == {"beat:0", "beat:1", "beat:2"}
-        holding = gate.holding()
+        holding = gate.lock_holder()
         assert holding is not None
         assert holding.holder == "beat:0"
     gates[0].release()
@@ -147,16 +147,18 @@ def test_when_the_lock_node_dies_its_replica_is_followed(
     probe.release()
     beats = [gate_at(dead.url, "a"), gate_at(next(node for node in six.nodes if node is not dead).url, "b")]
     held(beats[0])
-    assert beats[1].hold() is None
+    assert beats[1].acquire_or_renew() is None
     dead.kill()
 
     def taken_over() -> bool:
         for gate in beats:
-            gate.hold()
+            gate.acquire_or_renew()
         return any(six.has(other, LOCK) for other in six.nodes if other is not dead)
 
     wait_for(taken_over, 60, what="the lock is on another node")
-    wait_for(lambda: [gate.hold() is None for gate in beats].count(True) == 1, 30, what="one of the two holds")
+    wait_for(
+        lambda: [gate.acquire_or_renew() is None for gate in beats].count(True) == 1, 30, what="one of the two holds"
+    )
     assert wait_for(lambda: len({_holder(gate) for gate in beats}) == 1, 30, what="both see the same lock")
     said = [record.getMessage() for record in caplog.records if "jobs paused" in record.getMessage()]
     assert all(any(fact in line for fact in ("is away", "does not serve")) for line in said), said
@@ -166,7 +168,7 @@ def test_a_cluster_that_serves_no_slots_is_not_called_away(
     node: Callable[[], Node], gate_at: GateMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = gate_at(node().url)
-    assert gate.hold() is None
+    assert gate.acquire_or_renew() is None
     assert gate.reason() == "the Redis Cluster does not serve the lock's slot"
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("gate: the Redis Cluster does not serve the lock's slot: jobs paused (redis://")

@@ -25,7 +25,7 @@ from tests.servers import Redis, wait_for
 def test_only_one_of_two_beats_holds(redis_url: str, gate_at: GateMaker) -> None:
     first, second = gate_at(redis_url), gate_at(redis_url)
     term = held(first).term
-    assert second.hold() is None
+    assert second.acquire_or_renew() is None
     assert held(first).term == term
 
 
@@ -40,7 +40,7 @@ def test_two_namespaces_share_one_redis(redis_url: str, gate_at: GateMaker) -> N
 def test_after_a_release_the_other_holds_at_once(redis_url: str, gate_at: GateMaker) -> None:
     first, second = gate_at(redis_url), gate_at(redis_url)
     held(first)
-    assert second.hold() is None
+    assert second.acquire_or_renew() is None
     first.release()
     held(second)
 
@@ -48,31 +48,31 @@ def test_after_a_release_the_other_holds_at_once(redis_url: str, gate_at: GateMa
 def test_a_lock_that_was_let_go_is_anybodys(redis_url: str, gate_at: GateMaker) -> None:
     first, second = gate_at(redis_url), gate_at(redis_url)
     term = held(first).term
-    assert first.let_go()
+    assert first.step_aside()
     assert held(first).term != term
-    assert first.let_go()
+    assert first.step_aside()
     held(second)
-    assert first.hold() is None
-    assert not first.let_go()
+    assert first.acquire_or_renew() is None
+    assert not first.step_aside()
     held(second)
 
 
 def test_release_leaves_the_lock_of_another_alone(redis_url: str, gate_at: GateMaker) -> None:
     first, second = gate_at(redis_url), gate_at(redis_url)
     held(first)
-    second.hold()
+    second.acquire_or_renew()
     second.release()
     third = gate_at(redis_url)
-    assert third.hold() is None
+    assert third.acquire_or_renew() is None
 
 
 def test_after_yielding_a_beat_waits_until_another_had_the_lock(redis_url: str, gate_at: GateMaker) -> None:
     first, second = gate_at(redis_url), gate_at(redis_url)
     held(first)
-    first.yield_()
-    assert first.hold() is None
+    first.resign_until_replaced()
+    assert first.acquire_or_renew() is None
     held(second)
-    assert first.hold() is None
+    assert first.acquire_or_renew() is None
     second.release()
     held(first)
 
@@ -81,9 +81,9 @@ def test_after_yielding_a_beat_that_stays_alone_holds_again_after_one_ttl(redis_
     clock = Stopwatch()
     gate = gate_at(redis_url, clock=clock)
     term = held(gate).term
-    gate.yield_()
+    gate.resign_until_replaced()
     clock.ahead += 2.5
-    assert gate.hold() is None
+    assert gate.acquire_or_renew() is None
     clock.ahead += 0.6
     assert held(gate).term != term
 
@@ -143,7 +143,7 @@ def test_two_holders_by_a_deleted_key_end_with_one(redis_server: Redis, redis_ur
     new = held(second)
     assert old.term != new.term
     assert old.trusted_until > time.monotonic(), "both believe at this moment: the epoch's part"
-    assert first.hold() is None
+    assert first.acquire_or_renew() is None
     assert held(second).term == new.term
 
 
@@ -153,10 +153,10 @@ def test_a_lock_key_of_another_type_pauses_and_does_not_raise(
     with redis_server.client() as client:
         client.rpush(LOCK, "what is this")
         gate = gate_at(redis_url)
-        assert gate.hold() is None
+        assert gate.acquire_or_renew() is None
         assert "jobs paused" in caplog.text
         client.delete(LOCK)
-        wait_for(gate.hold)
+        wait_for(gate.acquire_or_renew)
 
 
 # ---------------------------------------------------------------- status
@@ -165,7 +165,7 @@ def test_a_lock_key_of_another_type_pauses_and_does_not_raise(
 def test_beats_lists_the_writer_first_and_the_standbys(redis_url: str, gate_at: GateMaker) -> None:
     standby, writer = gate_at(redis_url, "standby:2"), gate_at(redis_url, "writer:1")
     held(writer)
-    assert standby.hold() is None
+    assert standby.acquire_or_renew() is None
     beats = standby.beats()
     assert [(beat.holder, beat.writer) for beat in beats] == [("writer:1", True), ("standby:2", False)]
     assert all(0 <= beat.seen_s < 5 for beat in beats)
@@ -174,9 +174,9 @@ def test_beats_lists_the_writer_first_and_the_standbys(redis_url: str, gate_at: 
 
 def test_the_holder_of_the_lock_is_named_with_the_time_it_has_left(redis_url: str, gate_at: GateMaker) -> None:
     writer, onlooker = gate_at(redis_url, "wörk:1"), gate_at(redis_url, "cli")
-    assert onlooker.holding() is None
+    assert onlooker.lock_holder() is None
     held(writer)
-    holding = onlooker.holding()
+    holding = onlooker.lock_holder()
     assert holding is not None
     assert holding.holder == "wörk:1"
     assert 1 < holding.left_s <= 3
@@ -185,8 +185,8 @@ def test_the_holder_of_the_lock_is_named_with_the_time_it_has_left(redis_url: st
 
 def test_a_beat_that_left_is_not_listed(redis_url: str, gate_at: GateMaker) -> None:
     first, second = gate_at(redis_url, "a"), gate_at(redis_url, "b")
-    first.hold()
-    second.hold()
+    first.acquire_or_renew()
+    second.acquire_or_renew()
     first.release()
     assert [beat.holder for beat in second.beats()] == ["b"]
 
@@ -197,7 +197,7 @@ def test_a_beat_that_died_is_forgotten_after_a_while(redis_server: Redis, redis_
     with redis_server.client() as client:
         client.zadd(BEATS, {'["x", "dead long ago", 1]': time.time() * 1000 - 61_000})
         client.zadd(BEATS, {'["y", "dead lately", 1]': time.time() * 1000 - 30_000})
-        gate.hold()
+        gate.acquire_or_renew()
         assert {beat.holder for beat in gate.beats()} == {"alive", "dead lately"}
         assert 0 < client.pttl(BEATS) <= 60_000
 
@@ -216,11 +216,11 @@ def test_while_redis_is_away_the_old_lease_counts_until_its_trust_ends(
     assert held(gate) == lease
     assert caplog.text == ""
     clock.ahead += 3
-    assert gate.hold() is None
+    assert gate.acquire_or_renew() is None
     clock.ahead += 3
-    assert gate.hold() is None
+    assert gate.acquire_or_renew() is None
     server.start()
-    wait_for(lambda: gate.hold() is not None)
+    wait_for(lambda: gate.acquire_or_renew() is not None)
     assert held(gate).term != lease.term, "a restart without data lost the lock"
     lines = [record.getMessage().partition(" (")[0] for record in caplog.records]
     assert lines == ["gate: Redis is away: jobs paused", "gate: Redis is back"]
@@ -232,11 +232,11 @@ def test_a_redis_that_is_not_there_at_the_start_is_waited_for(
     server = own_redis()
     server.stop()
     gate = gate_at(server.url)
-    assert gate.hold() is None
+    assert gate.acquire_or_renew() is None
     with pytest.raises(Unavailable, match="Redis is away"):
         gate.beats()
     server.start()
-    wait_for(gate.hold)
+    wait_for(gate.acquire_or_renew)
 
 
 def test_a_redis_that_hangs_does_not_hang_the_tick(own_redis: Callable[..., Redis], gate_at: GateMaker) -> None:
@@ -247,12 +247,12 @@ def test_a_redis_that_hangs_does_not_hang_the_tick(own_redis: Callable[..., Redi
     started = time.monotonic()
     assert held(gate) == lease
     assert held(gate) == lease, "not asked again at once"
-    assert other.hold() is None, "a first connection hangs no longer"
+    assert other.acquire_or_renew() is None, "a first connection hangs no longer"
     assert time.monotonic() - started < 30
-    wait_for(lambda: gate.hold() is None)
+    wait_for(lambda: gate.acquire_or_renew() is None)
     assert time.monotonic() >= lease.trusted_until
     server.thaw()
-    wait_for(lambda: gate.hold() or other.hold())
+    wait_for(lambda: gate.acquire_or_renew() or other.acquire_or_renew())
 
 
 def test_a_release_into_a_hanging_redis_returns(own_redis: Callable[..., Redis], gate_at: GateMaker) -> None:
@@ -273,9 +273,9 @@ def test_a_lock_that_yielding_could_not_give_back_is_given_back_later(
     gate, other = gate_at(server.url, ttl_s=60), gate_at(server.url, ttl_s=60)
     held(gate)
     server.freeze()
-    gate.yield_()
+    gate.resign_until_replaced()
     server.thaw()
-    assert gate.hold() is None
+    assert gate.acquire_or_renew() is None
     held(other)
 
 
@@ -298,9 +298,9 @@ def test_after_sigkill_of_the_holder_another_holds_within_ttl_and_poll(redis_url
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
         gate = gate_at(redis_url, ttl_s=2.0)
-        assert gate.hold() is None
+        assert gate.acquire_or_renew() is None
         os.kill(process.pid, signal.SIGKILL)
-        wait_for(gate.hold, every=0.1)
+        wait_for(gate.acquire_or_renew, every=0.1)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from celery_qbeat.core.identity import database_id
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.gates import RedisGate
-from celery_qbeat.gates import beat_list as beat_list_module
-from celery_qbeat.identity import database_id
+from celery_qbeat.gates import beat_registry as beat_list_module
 from tests.contract.making_gates import BEATS, INSTANCE, LOCK, OTHER, GateMaker, Stopwatch, held, hold_often, said
 from tests.servers import Redis
 
@@ -42,7 +42,7 @@ def test_junk_with_a_ttl_is_waited_for_and_named_again_with_the_remedy(
         put_junk(client, value, px=3_600_000)
         assert hold_often(gate) == [None] * 3
         assert gate.reason() == "somebody unknown holds the lock"
-        holding = gate.holding()
+        holding = gate.lock_holder()
         assert holding is not None
         assert holding.holder == ""
         assert gate.beats()
@@ -69,7 +69,7 @@ def test_junk_without_a_ttl_that_does_not_change_is_taken_over(
         put_junk(client, value)
         assert hold_often(gate) == [None] * 3
         clock.ahead += 59
-        assert gate.hold() is None
+        assert gate.acquire_or_renew() is None
         clock.ahead += 2
         held(gate)
         assert 0 < client.pttl(LOCK) <= 3_000
@@ -85,14 +85,14 @@ def test_junk_that_changes_is_not_taken_over(redis_server: Redis, redis_url: str
     with redis_server.client() as client:
         for number in range(4):
             client.set(LOCK, f"somebody {number}")
-            assert gate.hold() is None
+            assert gate.acquire_or_renew() is None
             clock.ahead += 61
-        assert gate.hold() is None
+        assert gate.acquire_or_renew() is None
         clock.ahead += 25
         client.set(LOCK, "another one, since the last look")
-        assert gate.hold() is None
+        assert gate.acquire_or_renew() is None
         clock.ahead += 89
-        assert gate.hold() is None
+        assert gate.acquire_or_renew() is None
         clock.ahead += 2
         held(gate)
 
@@ -107,12 +107,12 @@ def test_a_lock_of_a_living_beat_is_not_taken_over_though_its_ttl_was_removed(
         for _ in range(5):
             client.persist(LOCK)
             assert hold_often(other) == [None] * 3
-            holding = other.holding()
+            holding = other.lock_holder()
             assert holding is not None
             assert holding.left_s is None
             held(writer)
             assert client.pttl(LOCK) > 0, "its holder gives it an end again"
-            assert other.hold() is None
+            assert other.acquire_or_renew() is None
             clock.ahead += 61
     assert {line.partition(": jobs paused")[0] for line in said(caplog)} == {
         f"gate: the lock {LOCK} is held by a beat and has no TTL"
@@ -127,10 +127,10 @@ def test_a_lock_of_a_dead_beat_without_a_ttl_is_taken_over(
     held(dead)
     with redis_server.client() as client:
         client.persist(LOCK)
-    assert other.hold() is None
+    assert other.acquire_or_renew() is None
     clock.ahead += 61
     held(other)
-    assert dead.hold() is None
+    assert dead.acquire_or_renew() is None
 
 
 def test_junk_does_not_cost_its_size_at_every_poll(redis_server: Redis, redis_url: str, gate_at: GateMaker) -> None:
@@ -139,7 +139,7 @@ def test_junk_does_not_cost_its_size_at_every_poll(redis_server: Redis, redis_ur
         client.set(LOCK, b"0" * 20_000_000, px=60_000)
         before = int(client.info("stats")["total_net_output_bytes"])
         hold_often(gate)
-        assert gate.holding()
+        assert gate.lock_holder()
         assert int(client.info("stats")["total_net_output_bytes"]) - before < 1_000_000
 
 
@@ -152,7 +152,7 @@ def test_a_list_of_beats_that_is_no_list_is_named_with_the_remedy(
         with pytest.raises(Unavailable, match=f"redis-cli DEL '{re.escape(BEATS)}'"):
             gate.beats()
         held(gate)
-        holding = gate.holding()
+        holding = gate.lock_holder()
     assert holding is not None
     assert holding.left_s
 
@@ -178,7 +178,7 @@ def test_junk_in_the_list_of_beats_is_passed_over(
     gate = gate_at(redis_url, "alive")
     held(gate)
     assert [beat.holder for beat in gate.beats()] == ["alive"]
-    holding = gate.holding()
+    holding = gate.lock_holder()
     assert holding is not None
     assert holding.holder == "alive"
     assert not [line for line in said(caplog) if "older version" not in line]
@@ -274,7 +274,7 @@ def test_two_databases_share_one_redis_and_one_namespace(redis_url: str, gate_at
 def test_binding_to_another_database_gives_the_old_lock_back(redis_url: str, gate_at: GateMaker) -> None:
     first, second = gate_at(redis_url), gate_at(redis_url)
     held(first)
-    assert second.hold() is None
+    assert second.acquire_or_renew() is None
     first.bind(OTHER)
     held(second)
     held(first)

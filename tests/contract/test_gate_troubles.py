@@ -51,7 +51,7 @@ def test_a_lock_is_acquired_renewed_and_handed_over_in_a_full_redis(
 ) -> None:
     first, second = gate_at(full_redis.url), gate_at(full_redis.url)
     assert held(first).term == held(first).term
-    assert second.hold() is None
+    assert second.acquire_or_renew() is None
     first.release()
     held(second)
     with full_redis.client() as client:
@@ -66,11 +66,11 @@ def test_a_standby_that_was_listed_before_takes_over_a_redis_that_filled_up(
     server = own_redis("--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
     writer, standby = gate_at(server.url, "writer", ttl_s=2.0), gate_at(server.url, "standby", ttl_s=2.0)
     held(writer)
-    assert standby.hold() is None
+    assert standby.acquire_or_renew() is None
     with server.client() as client:
         fill(client)
-    wait_for(standby.hold, 10, what="the lock of a writer that renews no more has ended")
-    assert writer.hold() is None
+    wait_for(standby.acquire_or_renew, 10, what="the lock of a writer that renews no more has ended")
+    assert writer.acquire_or_renew() is None
     assert [beat.holder for beat in standby.beats() if beat.writer] == ["standby"]
 
 
@@ -88,7 +88,7 @@ def test_a_read_only_replica_is_named_until_it_is_the_master(
         hold_often(gate)
         assert gate.reason() == "Redis is a read-only replica, the lock needs the master"
         client.replicaof("NO", "ONE")
-        wait_for(gate.hold)
+        wait_for(gate.acquire_or_renew)
     assert said(caplog) == [f"gate: {READ_ONLY}: jobs paused", "gate: Redis is back"]
 
 
@@ -106,13 +106,13 @@ def test_a_writer_whose_master_became_a_replica_says_so_and_connects_anew(
         client.replicaof("127.0.0.1", str(other.port))
         held(gate)
         clock.ahead += 3
-        assert gate.hold() is None
+        assert gate.acquire_or_renew() is None
         before = client.info("stats")["total_connections_received"]
         clock.ahead += 3
-        assert gate.hold() is None
+        assert gate.acquire_or_renew() is None
         assert client.info("stats")["total_connections_received"] > before
         client.replicaof("NO", "ONE")
-        wait_for(gate.hold)
+        wait_for(gate.acquire_or_renew)
     assert said(caplog) == [f"gate: {READ_ONLY}: jobs paused", "gate: Redis is back"]
 
 
@@ -132,7 +132,7 @@ def test_a_password_that_was_changed_is_named_until_it_is_right_again(
         with pytest.raises(Unavailable, match="refuses the password"):
             gate.beats()
         client.config_set("requirepass", "old")
-        wait_for(gate.hold)
+        wait_for(gate.acquire_or_renew)
     assert said(caplog) == ["gate: Redis refuses the password of qbeat_redis_url: jobs paused", "gate: Redis is back"]
 
 
@@ -156,7 +156,7 @@ def test_a_user_that_may_not_run_the_lock_is_named_until_it_may(
         gate = gate_at(server.url.replace("redis://", "redis://beat:pw@"))
         assert hold_often(gate) == [None] * 3
         client.execute_command("ACL", "SETUSER", "beat", "~qbeat:*")
-        wait_for(gate.hold)
+        wait_for(gate.acquire_or_renew)
     assert said(caplog) == [
         "gate: Redis does not permit this user to run the lock's commands on the keys qbeat:*: jobs paused",
         "gate: Redis is back",
@@ -174,7 +174,7 @@ def test_the_commands_that_the_documents_name_are_enough(
     url = server.url.replace("redis://", "redis://beat:pw@")
     gate, other = gate_at(url), gate_at(url)
     held(gate)
-    assert other.hold() is None
+    assert other.acquire_or_renew() is None
     assert len(gate.beats()) == 2
     gate.release()
     held(other)
@@ -196,10 +196,10 @@ def test_a_redis_that_loads_its_data_is_said_to_do_so(
             except redis.exceptions.ResponseError:
                 pytest.skip("this redis-server is older than 7")
         client.replicaof("127.0.0.1", str(master.port))
-    wait_for(lambda: gate.hold() is None and gate.reason() == "Redis is loading its data", 30)
+    wait_for(lambda: gate.acquire_or_renew() is None and gate.reason() == "Redis is loading its data", 30)
     server.kill()
     server.start()
-    wait_for(gate.hold)
+    wait_for(gate.acquire_or_renew)
     lines = said(caplog)
     assert "gate: Redis is loading its data: jobs paused" in lines
     assert lines[-1] == "gate: Redis is back"
@@ -214,9 +214,9 @@ def test_one_trouble_after_another_is_told_in_turn(
         client.rpush(LOCK, "what is this")
     hold_often(gate)
     server.stop()
-    wait_for(lambda: gate.hold() is None and gate.reason() == "Redis is away")
+    wait_for(lambda: gate.acquire_or_renew() is None and gate.reason() == "Redis is away")
     server.start()
-    wait_for(gate.hold)
+    wait_for(gate.acquire_or_renew)
     odd = (
         f"gate: the lock {LOCK} is held by somebody unknown and has no TTL: jobs paused until it is taken over, "
         f"after 60 s without a change. To end it now: redis-cli DEL '{LOCK}'"

@@ -38,7 +38,7 @@ def test_a_password_and_a_database_in_the_url(gate_at: GateMaker) -> None:
         assert "se%2Fcret" not in gate.describe()
         assert client.info("keyspace").keys() == {"db3"}
         wrong = gate_at(url.replace("cret", "x"))
-        assert wrong.hold() is None
+        assert wrong.acquire_or_renew() is None
 
 
 @pytest.mark.parametrize("spelling", ["unix://{}?db=2", "redis+socket://{}?virtual_host=2"])
@@ -68,7 +68,7 @@ def test_tls(tmp_path: Path, gate_at: GateMaker) -> None:
         url = f"rediss://127.0.0.1:{server.tls_port}/0"
         held(gate_at(f"{url}?ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs={certificate}"))
         untrusting = gate_at(url)
-        assert untrusting.hold() is None
+        assert untrusting.acquire_or_renew() is None
 
 
 class TLSRedis(Redis):
@@ -126,7 +126,7 @@ def test_sentinels_lead_to_the_master_and_after_a_failover_to_the_new_one(
             return False
 
     wait_for(promoted)
-    wait_for(gate.hold)
+    wait_for(gate.acquire_or_renew)
     with replica.client() as client:
         assert client.exists(LOCK)
 
@@ -138,10 +138,10 @@ def test_a_frozen_sentinel_does_not_hang_the_tick(
     server.freeze()
     gate = gate_at(f"sentinel://127.0.0.1:{server.port}?master_name=qmaster")
     started = time.monotonic()
-    assert gate.hold() is None
+    assert gate.acquire_or_renew() is None
     assert time.monotonic() - started < 30
     server.thaw()
-    wait_for(gate.hold)
+    wait_for(gate.acquire_or_renew)
 
 
 @pytest.mark.parametrize(

@@ -56,21 +56,21 @@ def test_a_lease_is_trusted_now(gate: Gate) -> None:
 
 def test_a_gate_that_yielded_does_not_hold_at_once_again(gate: Gate) -> None:
     held(gate)
-    gate.yield_()
-    assert gate.hold() is None
-    assert gate.hold() is None
+    gate.resign_until_replaced()
+    assert gate.acquire_or_renew() is None
+    assert gate.acquire_or_renew() is None
 
 
 def test_a_gate_may_yield_what_it_never_had(gate: Gate) -> None:
-    gate.yield_()
-    assert gate.hold() is None
+    gate.resign_until_replaced()
+    assert gate.acquire_or_renew() is None
 
 
 def test_release_may_be_called_twice_and_before_anything_else(unbound: MakeGate) -> None:
     gate = unbound()
     gate.release()
     gate.bind(INSTANCE)
-    gate.hold()
+    gate.acquire_or_renew()
     gate.release()
     gate.release()
 
@@ -78,9 +78,9 @@ def test_release_may_be_called_twice_and_before_anything_else(unbound: MakeGate)
 def test_a_gate_that_guards_no_database_refuses_to_hold(unbound: MakeGate) -> None:
     gate = unbound()
     with pytest.raises(NotBound, match=r"call bind\(store.instance\) before hold"):
-        gate.hold()
-    assert not gate.let_go()
-    gate.yield_()
+        gate.acquire_or_renew()
+    assert not gate.step_aside()
+    gate.resign_until_replaced()
     assert gate.describe()
 
 
@@ -102,22 +102,22 @@ def test_what_was_yielded_of_one_database_says_nothing_of_another(unbound: MakeG
         pytest.skip("a test opens and shuts it")
     gate.bind(INSTANCE)
     held(gate)
-    gate.yield_()
+    gate.resign_until_replaced()
     gate.bind(OTHER)
     held(gate)
 
 
 def test_a_gate_says_why_it_does_not_hold(gate: Gate) -> None:
     held(gate)
-    gate.yield_()
-    gate.hold()
+    gate.resign_until_replaced()
+    gate.acquire_or_renew()
     assert gate.reason() == "another beat is the writer"
 
 
 def test_a_gate_that_let_go_holds_again_when_nobody_else_wants(gate: Gate) -> None:
-    gate.let_go()
+    gate.step_aside()
     held(gate)
-    gate.let_go()
+    gate.step_aside()
     held(gate)
 
 
@@ -142,5 +142,5 @@ def test_a_standalone_gate_is_trusted_for_ever_and_stands_by_for_good_after_it_y
     gate = StandaloneGate()
     gate.bind(INSTANCE)
     assert held(gate).trusted_until == float("inf")
-    gate.yield_()
-    assert [gate.hold() for _ in range(3)] == [None] * 3
+    gate.resign_until_replaced()
+    assert [gate.acquire_or_renew() for _ in range(3)] == [None] * 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from celery_qbeat.clock import SystemClock
+from celery_qbeat.core.liveness import Role, role_of
 from celery_qbeat.gates import RedisGate, lock_key
-from celery_qbeat.liveness import Role, role_of
+from celery_qbeat.process.clock import SystemClock
 from tests.unit.making_cli import Cli, migrated
 
 
@@ -52,7 +52,7 @@ def test_a_lock_that_no_beat_made_is_told(cli: Cli, redis_url: str, value: str, 
 
 def test_a_lock_that_a_beat_holds_is_well(cli: Cli) -> None:
     writer = gate(cli, "elsewhere:1")
-    assert writer.hold() is not None
+    assert writer.acquire_or_renew() is not None
     for command in ("check", "status"):
         assert cli.json(command)["lock_trouble"] == ""
     writer.release()
@@ -67,8 +67,8 @@ def test_check_ends_with_1_when_the_redis_of_the_lock_is_away(cli: Cli) -> None:
 
 def test_a_killed_writer_is_no_standby(cli: Cli, redis_url: str) -> None:
     writer, standby = gate(cli, "elsewhere:1"), gate(cli, "elsewhere:2")
-    assert writer.hold() is not None
-    assert standby.hold() is None
+    assert writer.acquire_or_renew() is not None
+    assert standby.acquire_or_renew() is None
     roles = {beat["holder"]: beat["role"] for beat in cli.json("status")["beats"]}
     assert roles == {"elsewhere:1": "writer", "elsewhere:2": "standby"}
     with Redis.from_url(redis_url) as client:

@@ -104,7 +104,7 @@ def test_an_app_with_its_own_send_task_sends_every_task(tmp_path: Path) -> None:
 
 
 def test_a_task_without_an_override_keeps_the_fast_way(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_qbeat.dispatchers.letters.Override", None)
+    monkeypatch.setattr("celery_qbeat.dispatchers.celery.messages.Override", None)
     dispatcher = CeleryDispatcher(app, namespace="test", instance=lambda: INSTANCE)
     app.finalize()
     assert set(fates(dispatcher.send([*runs_of(row(fn="plain"), 3), run_of(row(fn="celery.group"))], yes))) == {"sent"}
@@ -152,7 +152,7 @@ def test_the_receipt_tells_what_an_override_did(
     mood, fate, detail = outcomes()[what]
     monkeypatch.setattr(Moody, "mood", staticmethod(mood))
     first, second = dispatcher.send([run_of(row(fn="moody")), run_of(row(fn="plain"))], yes)
-    assert (first.fate.value, second.fate.value) == (fate, "sent"), first
+    assert (first.outcome.value, second.outcome.value) == (fate, "sent"), first
     assert detail in first.detail
     assert len(take_all(app)) == 1 + (fate == "sent")
 
@@ -231,6 +231,6 @@ def test_an_override_sees_that_redis_refuses(own_redis: Any, tmp_path: Path, mon
     monkeypatch.setattr(Moody, "mood", staticmethod(fill))
     dispatcher = CeleryDispatcher(app, namespace="test", instance=lambda: INSTANCE)
     (receipt,) = dispatcher.send([run_of(row(fn="moody"))], yes)
-    assert receipt.fate.value == "not sent", receipt
+    assert receipt.outcome.value == "not sent", receipt
     assert len(seen) == 1
     dispatcher.close()

@@ -11,7 +11,7 @@ import pytest
 from redis.sentinel import MasterNotFoundError, Sentinel
 
 from celery_qbeat.dispatchers import CeleryCompletions, CeleryDispatcher
-from celery_qbeat.dispatchers.broker import connect
+from celery_qbeat.dispatchers.celery.broker import connect
 from tests.contract.making_gates import GateMaker
 from tests.contract.making_runs import INSTANCE, fates, make_app, row, runs_of, yes
 from tests.contract.making_sentinels import SentinelServer
@@ -48,7 +48,7 @@ def test_the_lock_is_held_after_a_moment(sentinels: str) -> None:
     with GateMaker() as make:
         started = time.monotonic()
         gate = make(f"{sentinels}/0?master_name=qmaster", ttl_s=10)
-        assert gate.hold() is not None
+        assert gate.acquire_or_renew() is not None
         assert time.monotonic() - started < A_MOMENT_S
 
 
@@ -58,7 +58,7 @@ def test_runs_are_sent_and_ends_are_read_after_a_moment(sentinels: str, tmp_path
     completions = CeleryCompletions(app, namespace="test", instance=lambda: INSTANCE)
     started = time.monotonic()
     assert fates(dispatcher.send(runs_of(row(), 1), yes)) == ["sent"]
-    assert completions.take(0.2) == []
+    assert completions.receive(0.2) == []
     assert time.monotonic() - started < A_MOMENT_S
     dispatcher.close()
     completions.close()

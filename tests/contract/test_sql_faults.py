@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from celery_qbeat.core.jobs import Verdict
 from celery_qbeat.errors import Doubt, QbeatError, Unavailable
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.ports import Claim, End, Plan
+from celery_qbeat.ports import Claim, Plan, RunOutcome
 from celery_qbeat.stores import SqlStore, open_store
 from celery_qbeat.stores.claiming import Batch
 from celery_qbeat.stores.postgresql import PostgreSQL as PostgreSQLDatabase
@@ -64,13 +64,13 @@ def test_a_connection_that_was_cut_while_idle_is_not_noticed_by_anybody(sql_rig:
     store, epoch = sql_rig.store, sql_rig.epoch
     claim = sql_rig.claim_of("a")
     calls: list[Callable[[], object]] = [
-        lambda: store.changes(),
-        lambda: store.beat(epoch, T0),
-        lambda: store.plan(epoch, [Plan("b", T0, T0, "key")], T0),
+        lambda: store.read_changes(),
+        lambda: store.record_heartbeat(epoch, T0),
+        lambda: store.write_plans(epoch, [Plan("b", T0, T0, "key")], T0),
         lambda: sql_rig.claim(claim),
-        lambda: store.sent(epoch, sql_rig.last_batch, [claim.runs[0].task_id], T0, closes=True),
-        lambda: store.conclude(epoch, [End(claim.runs[0].task_id, Verdict.SUCCEEDED)], T0),
-        lambda: list(store.flights()),
+        lambda: store.mark_sent(epoch, sql_rig.last_batch, [claim.runs[0].task_id], T0, closes=True),
+        lambda: store.record_outcomes(epoch, [RunOutcome(claim.runs[0].task_id, Verdict.SUCCEEDED)], T0),
+        lambda: list(store.unfinished_runs()),
         lambda: list(store.load()),
         lambda: store.take_epoch("here:1", T0),
     ]
@@ -93,7 +93,7 @@ def test_the_servers_idle_timeout_is_not_noticed_either(sql_rig: SqlRig) -> None
     while sql_rig.sql(alive, pid=before[1]).scalar_one():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    store.beat(sql_rig.epoch, T0)
+    store.record_heartbeat(sql_rig.epoch, T0)
     after = store.link.read(lambda connection: connection.exec_driver_sql(ask).one())
     assert after[0] == 10
     assert after[1] != before[1]
@@ -111,17 +111,17 @@ def test_a_server_that_is_away_is_unavailable_and_comes_back_by_itself(
     store = open_store(url)
     store.open()
     epoch = store.take_epoch("here:1", T0)
-    store.plan(epoch, [Plan("code:a", T0, T0, "key")], T0)
+    store.write_plans(epoch, [Plan("code:a", T0, T0, "key")], T0)
     list(store.load())
     server.stop()
     calls: list[Callable[[], Any]] = [
-        store.changes,
+        store.read_changes,
         store.workers,
-        store.drift,
-        lambda: store.beat(epoch, T0),
-        lambda: store.plan(epoch, [Plan("b", T0, T0, "key")], T0),
+        store.has_drifted,
+        lambda: store.record_heartbeat(epoch, T0),
+        lambda: store.write_plans(epoch, [Plan("b", T0, T0, "key")], T0),
         lambda: store.claim(epoch, epoch << 20, [Claim("code:a", None, T0, T0 + 1)], T0),
-        lambda: list(store.flights()),
+        lambda: list(store.unfinished_runs()),
         lambda: next(iter(store.load())),
         store.open,
     ]
@@ -129,9 +129,9 @@ def test_a_server_that_is_away_is_unavailable_and_comes_back_by_itself(
         with pytest.raises(Unavailable):
             call()
     server.start()
-    store.beat(epoch, T0)
-    assert set(store.states(["code:a", "b"])) == {"code:a"}
-    assert store.states(["code:a"])["code:a"].next_run_us == T0
+    store.record_heartbeat(epoch, T0)
+    assert set(store.read_states(["code:a", "b"])) == {"code:a"}
+    assert store.read_states(["code:a"])["code:a"].next_run_us == T0
     store.close()
 
 
@@ -148,7 +148,7 @@ def test_a_server_killed_in_the_middle_of_claims_leaves_no_lie(kind: str, reques
         epoch = store.take_epoch("here:1", T0)
         rig = _Bare(store, epoch)
         ids = [f"code:{round_}-{n}" for n in range(3_000)]
-        store.plan(epoch, [Plan(job_id, T0, T0, "key") for job_id in ids], T0)
+        store.write_plans(epoch, [Plan(job_id, T0, T0, "key") for job_id in ids], T0)
         killer = threading.Timer(0.02 + 0.05 * round_, server.kill)
         killer.start()
         told: dict[str, str] = {}
@@ -160,8 +160,8 @@ def test_a_server_killed_in_the_middle_of_claims_leaves_no_lie(kind: str, reques
         killer.join()
         seen.update(told.values())
         server.start()
-        truth = {flight.job_id for part in store.flights() for flight in part}
-        moved = {job_id for job_id, state in store.states(ids).items() if state.next_run_us == T0 + SECOND}
+        truth = {flight.job_id for part in store.unfinished_runs() for flight in part}
+        moved = {job_id for job_id, state in store.read_states(ids).items() if state.next_run_us == T0 + SECOND}
         assert {job_id for job_id in truth if job_id in set(ids)} == moved
         for job_id, said in told.items():
             assert said == "doubt" or (job_id in moved) is (said == "done"), (job_id, said)
@@ -278,7 +278,7 @@ def test_a_locked_leader_or_table_is_unavailable_for_the_time_being(sql_rig: Sql
         store = open_store(f"{sql_rig.url}?timeout=0.2")
         store.open()
         epoch = store.take_epoch("here:1", T0)
-    store.plan(epoch, [Plan("code:a", T0, T0, "key")], T0)
+    store.write_plans(epoch, [Plan("code:a", T0, T0, "key")], T0)
     claim = Claim("code:a", None, T0, T0 + 1, (sql_rig.run("code:a"),))
     locks = ["UPDATE qbeat_leader SET holder = 'me'"]
     if dialect(sql_rig) == "postgresql":
@@ -298,10 +298,10 @@ def test_a_locked_leader_or_table_is_unavailable_for_the_time_being(sql_rig: Sql
 def test_a_reader_is_never_held_up(sql_rig: SqlRig) -> None:
     sql_rig.planned("a")
     with busy_person(sql_rig, "UPDATE qbeat_jobs SET fn = 'other'", "UPDATE qbeat_state SET problem = 'x'"):
-        sql_rig.store.changes()
-        assert set(sql_rig.store.states(["a"])) == {"a"}
+        sql_rig.store.read_changes()
+        assert set(sql_rig.store.read_states(["a"])) == {"a"}
         assert len([row for part in sql_rig.store.load() for row in part.rows]) == 1
-        assert not sql_rig.store.drift()
+        assert not sql_rig.store.has_drifted()
 
 
 # ---------------------------------------------------------------- plans of queries
@@ -312,11 +312,11 @@ def test_a_claim_does_not_depend_on_what_the_planner_believes(sql_rig: SqlRig) -
     """Statistics taken from an emptied table say 'one row': a join by nested loops would then compare all with all."""
     ids = [f"code:{n}" for n in range(3_000)]
     tables = ("qbeat_state", "qbeat_runs", "qbeat_batches", "qbeat_jobs")
-    sql_rig.store.plan(sql_rig.epoch, [Plan(job_id, T0, T0, "key") for job_id in ids], T0)
+    sql_rig.store.write_plans(sql_rig.epoch, [Plan(job_id, T0, T0, "key") for job_id in ids], T0)
     for table in tables:
         sql_rig.sql(f"DELETE FROM {table}")
         sql_rig.sql(f"ANALYZE {table}")
-    sql_rig.store.plan(sql_rig.epoch, [Plan(job_id, T0, T0, "key") for job_id in ids], T0)
+    sql_rig.store.write_plans(sql_rig.epoch, [Plan(job_id, T0, T0, "key") for job_id in ids], T0)
     claims = [Claim(job_id, None, T0, T0 + 1, (sql_rig.run(job_id),)) for job_id in ids]
 
     def explain(connection: sa.Connection) -> list[str]:

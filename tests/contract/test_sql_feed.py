@@ -20,7 +20,7 @@ FIRST = "INSERT INTO qbeat_jobs (id, fn, schedule_kind, schedule) VALUES ('{}', 
 
 def seen(rig: SqlRig) -> dict[str, bool] | str:
     """What one poll says: ids and whether they are there, or 'reload'."""
-    changes = rig.store.changes()
+    changes = rig.store.read_changes()
     if changes.reload:
         list(rig.store.load())
         return "reload"
@@ -40,7 +40,7 @@ def kind(rig: SqlRig) -> str:
 
 def test_a_minimal_insert_from_the_command_line_is_a_job(sql_rig: SqlRig) -> None:
     type_in(sql_rig.url, FIRST.format("a"))
-    changes = sql_rig.store.changes()
+    changes = sql_rig.store.read_changes()
     found = changes.rows["a"]
     assert found is not None
     row = found[0]
@@ -68,7 +68,7 @@ def test_an_edit_from_the_command_line_is_seen(sql_rig: SqlRig, statements: str,
     type_in(sql_rig.url, statements)
     assert seen(sql_rig) == expected
     assert seen(sql_rig) == {}
-    assert not sql_rig.store.drift()
+    assert not sql_rig.store.has_drifted()
 
 
 def test_a_row_replaced_or_upserted_from_the_command_line_is_seen(sql_rig: SqlRig) -> None:
@@ -88,7 +88,7 @@ def test_a_row_replaced_or_upserted_from_the_command_line_is_seen(sql_rig: SqlRi
         found = seen(sql_rig)
         assert isinstance(found, dict)
         assert list(found.values()) == [True], form
-        assert not sql_rig.store.drift()
+        assert not sql_rig.store.has_drifted()
 
 
 @pytest.mark.parametrize("sql_rig", ["postgresql", "mariadb"], indirect=True)
@@ -100,38 +100,38 @@ def test_a_truncated_table_is_noticed(sql_rig: SqlRig) -> None:
     else:
         # No trigger of MariaDB fires: the count does not agree.
         assert seen(sql_rig) == {}
-        assert sql_rig.store.drift()
+        assert sql_rig.store.has_drifted()
         list(sql_rig.store.load())
-    assert not sql_rig.store.drift()
+    assert not sql_rig.store.has_drifted()
 
 
 def test_an_edited_scope_and_a_request_from_the_command_line_are_seen(sql_rig: SqlRig) -> None:
     type_in(sql_rig.url, "INSERT INTO qbeat_workers (name) VALUES ('reports');" + FIRST.format("a"))
     type_in(sql_rig.url, "UPDATE qbeat_jobs SET worker = 'reports';")
-    sql_rig.store.changes()
+    sql_rig.store.read_changes()
     type_in(sql_rig.url, "UPDATE qbeat_workers SET enabled = FALSE WHERE name = 'reports';")
-    changes = sql_rig.store.changes()
+    changes = sql_rig.store.read_changes()
     assert changes.workers is not None
     assert not changes.workers["reports"].enabled
     assert set(changes.rows) == {"a"}
     type_in(sql_rig.url, "UPDATE qbeat_workers SET name = 'other';")
-    assert set(sql_rig.store.changes().workers or {}) == {"other"}
+    assert set(sql_rig.store.read_changes().workers or {}) == {"other"}
     type_in(sql_rig.url, f"INSERT INTO qbeat_requests (job_id, asked_us) VALUES ('a', {T0});")
-    assert sql_rig.store.changes().asked
-    assert [request.job_id for request in sql_rig.store.requests()] == ["a"]
+    assert sql_rig.store.read_changes().asked
+    assert [request.job_id for request in sql_rig.store.pending_requests()] == ["a"]
 
 
 def test_scopes_that_changed_past_the_triggers_are_drift(sql_rig: SqlRig) -> None:
     sql_rig.set_worker("reports")
-    sql_rig.store.changes()
-    assert not sql_rig.store.drift()
+    sql_rig.store.read_changes()
+    assert not sql_rig.store.has_drifted()
     for trigger in ("qbeat_workers_upd", "qbeat_workers_ins"):
         on = " ON qbeat_workers" if kind(sql_rig) == "postgresql" else ""
         sql_rig.sql(f"DROP TRIGGER {trigger}{on}")
     try:
         sql_rig.set_worker("reports", enabled=False)
-        assert sql_rig.store.changes() == Changes()
-        assert sql_rig.store.drift()
+        assert sql_rig.store.read_changes() == Changes()
+        assert sql_rig.store.has_drifted()
     finally:
         open_store(sql_rig.url).migrate()
 
@@ -152,10 +152,10 @@ def test_a_transaction_that_commits_late_is_seen_then(sql_rig: SqlRig) -> None:
         while time.monotonic() < deadline:
             assert seen(sql_rig) == {}
             time.sleep(0.05)
-        assert not sql_rig.store.drift()
+        assert not sql_rig.store.has_drifted()
         slow.exec_driver_sql("COMMIT")
     assert seen(sql_rig) == {"a": True, "c": False}
-    assert not sql_rig.store.drift()
+    assert not sql_rig.store.has_drifted()
 
 
 @pytest.mark.parametrize("sql_rig", ["postgresql", "mariadb"], indirect=True)
@@ -175,9 +175,9 @@ def test_a_load_in_the_middle_of_a_late_transaction_misses_nothing(sql_rig: SqlR
 def test_a_bulk_edit_of_100_000_rows_is_seen(sql_rig: SqlRig) -> None:
     insert_many(sql_rig, 100_000)
     assert seen(sql_rig) == "reload"
-    assert not sql_rig.store.drift()
+    assert not sql_rig.store.has_drifted()
     type_in(sql_rig.url, "UPDATE qbeat_jobs SET fn = 'proj.tasks.other';")
-    assert sql_rig.store.changes().reload
+    assert sql_rig.store.read_changes().reload
 
 
 def test_a_bulk_edit_of_some_thousand_rows_is_read_row_by_row(sql_rig: SqlRig) -> None:
@@ -186,13 +186,13 @@ def test_a_bulk_edit_of_some_thousand_rows_is_read_row_by_row(sql_rig: SqlRig) -
     type_in(sql_rig.url, "UPDATE qbeat_jobs SET fn = 'proj.tasks.other';")
     rows = changed_rows(sql_rig).values()
     assert [row["fn"] for row, _ in filter(None, rows)] == ["proj.tasks.other"] * 5_000
-    assert not sql_rig.store.drift()
+    assert not sql_rig.store.has_drifted()
 
 
 def changed_rows(rig: SqlRig) -> dict[str, Any]:
     """The rows of as many calls as it takes to read all changes."""
     rows: dict[str, Any] = {}
-    while (changes := rig.store.changes()).more:
+    while (changes := rig.store.read_changes()).more:
         rows |= changes.rows
     return rows | dict(changes.rows)
 
@@ -226,7 +226,7 @@ def test_rolled_back_numbers_are_buried(sql_rig: SqlRig) -> None:
 
     until(closed)
     assert sql_rig.sql("SELECT COUNT(*) FROM qbeat_changes WHERE op = '-'").scalar_one() >= 1
-    assert not sql_rig.store.drift()
+    assert not sql_rig.store.has_drifted()
 
 
 def test_a_log_that_was_lost_or_pruned_too_far_asks_for_a_reload(sql_rig: SqlRig) -> None:
@@ -259,7 +259,7 @@ def test_the_log_is_pruned_only_below_what_was_read(sql_rig: SqlRig) -> None:
     sql_rig.sql("UPDATE qbeat_changes SET at_us = 0")
 
     def pruned() -> bool:
-        sql_rig.store.changes()
+        sql_rig.store.read_changes()
         list(sql_rig.store.prune({}, 2 * 3_600_000_000))
         return bool(sql_rig.sql("SELECT COUNT(*) FROM qbeat_changes").scalar_one() <= 1)
 
@@ -268,13 +268,13 @@ def test_the_log_is_pruned_only_below_what_was_read(sql_rig: SqlRig) -> None:
     # The one that had read it all goes on, the one that had not begins again.
     sql_rig.insert("new")
     assert seen(sql_rig) == {"new": True}
-    assert other.changes().reload
-    assert not sql_rig.store.drift()
+    assert other.read_changes().reload
+    assert not sql_rig.store.has_drifted()
 
 
 def test_a_young_log_is_not_pruned(sql_rig: SqlRig) -> None:
     sql_rig.insert("a")
-    sql_rig.store.changes()
+    sql_rig.store.read_changes()
     lines = sql_rig.sql("SELECT COUNT(*) FROM qbeat_changes").scalar_one()
     now_us = sql_rig.sql("SELECT MAX(at_us) FROM qbeat_changes").scalar_one()
     assert sum(sql_rig.store.prune({}, now_us)) == 0
@@ -289,6 +289,6 @@ def test_a_sqlite_file_that_was_replaced_is_read_anew(sql_rig: SqlRig) -> None:
     rig.connection.exec_driver_sql("VACUUM INTO ?", (str(path) + ".new",))
     Path(str(path) + ".new").rename(path)
     type_in(rig.url, FIRST.format("b"))
-    assert rig.store.changes().reload
+    assert rig.store.read_changes().reload
     ids = {row["id"] for part in rig.store.load() for row, _ in part.rows}
     assert ids == {"a", "b"}

@@ -164,8 +164,8 @@ def test_a_temporary_table_hides_edits_of_mariadb_until_the_comparison(
     with sa.create_engine(mariadb_as("row_editor"), isolation_level="AUTOCOMMIT").connect() as editor:
         editor.exec_driver_sql(f"CREATE TEMPORARY TABLE qbeat_changes ({columns})")
         editor.exec_driver_sql(INSERT.format("a", ""))
-    assert not store.changes().rows
-    assert store.drift()
+    assert not store.read_changes().rows
+    assert store.has_drifted()
     store.close()
 
 
@@ -219,9 +219,9 @@ def test_a_beat_with_its_policies_sees_every_row_and_request(team: Any, postgres
     store.open()
     assert {row["id"] for part in store.load() for row, _ in part.rows} == {"shop.a", "mail.a"}
     team.execute(REQUEST.format("shop.a"))
-    assert store.changes().asked
-    assert [request.job_id for request in store.requests()] == ["shop.a"]
-    assert not store.drift()
+    assert store.read_changes().asked
+    assert [request.job_id for request in store.pending_requests()] == ["shop.a"]
+    assert not store.has_drifted()
     store.close()
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from celery_qbeat.jobs import RowRules, read_row
-from celery_qbeat.limits import MAX_CHARACTERS
+from celery_qbeat.core.jobs import RowRules, read_row
+from celery_qbeat.core.limits import MAX_CHARACTERS
 from celery_qbeat.stores import rows
 from tests.contract.store_rigs import SqlRig
 
@@ -18,7 +18,7 @@ NUMBERS = ("start_us", "end_us", "grace_seconds", "max_run_seconds", "priority",
 
 def fetched(sql_rig: SqlRig) -> list[dict[str, Any]]:
     """The rows as a load, the change feed and the commands bring them."""
-    changed = [dict(there[0]) for there in sql_rig.store.changes().rows.values() if there is not None]
+    changed = [dict(there[0]) for there in sql_rig.store.read_changes().rows.values() if there is not None]
     loaded = [dict(row) for part in sql_rig.store.load() for row, _ in part.rows]
     listed = [dict(found.row) for found in sql_rig.store.link.read(rows.part)]
     return [*changed, *loaded, *listed]
@@ -61,10 +61,10 @@ def test_a_long_list_of_a_scope_is_not_fetched(sql_rig: SqlRig) -> None:
     sql_rig.set_worker("good", functions="a.*", description="words")
     most = 65_535 if sql_rig.connection.dialect.name == "mysql" else LONG
     sql_rig.set_worker("bad", functions="x" * most, description="x" * most)
-    for workers in (sql_rig.store.workers(), sql_rig.store.changes().workers):
+    for workers in (sql_rig.store.workers(), sql_rig.store.read_changes().workers):
         assert workers is not None
         assert workers["good"].functions == ("a.*",)
         bad = workers["bad"]
         assert bad.problem == ("" if most == 65_535 else "its column functions is longer than 65,535 characters")
         assert len("".join(bad.functions)) <= 65_535
-    assert not sql_rig.store.drift()
+    assert not sql_rig.store.has_drifted()

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from celery_qbeat.core.jobs import Verdict
 from celery_qbeat.errors import SettingsError
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.ports import End, Plan
+from celery_qbeat.ports import Plan, RunOutcome
 from celery_qbeat.stores import SqlStore, driver_options, open_store
 from tests.contract.store_rigs import T0, SqlRig, emptied
 from tests.servers import MariaDB, PostgreSQL
@@ -131,13 +131,13 @@ def test_other_drivers_of_postgresql_do_all_of_it(driver: str, postgres_home: st
         rig = SqlRig(postgres_home.replace("+psycopg", f"+{driver}"), stack)
         rig.start()
         store, epoch = rig.store, rig.epoch
-        store.plan(epoch, [Plan('we"ird\\job', T0, T0, "key")], T0)
+        store.write_plans(epoch, [Plan('we"ird\\job', T0, T0, "key")], T0)
         task_ids = rig.claimed("a", "b")
-        store.sent(epoch, rig.last_batch, task_ids, T0, closes=True)
-        assert set(store.conclude(epoch, [End(task_ids[0], Verdict.SUCCEEDED)], T0).values()) == {"a"}
-        store.beat(epoch, T0)
+        store.mark_sent(epoch, rig.last_batch, task_ids, T0, closes=True)
+        assert set(store.record_outcomes(epoch, [RunOutcome(task_ids[0], Verdict.SUCCEEDED)], T0).values()) == {"a"}
+        store.record_heartbeat(epoch, T0)
         assert [part.orphans for part in store.load() if part.orphans]
-        assert not store.drift()
+        assert not store.has_drifted()
         assert asked(store, "SHOW lock_timeout") == "0"
         assert asked(store, "SHOW enable_nestloop") == "on"
 

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.ports import End, Plan, Release
+from celery_qbeat.core.jobs import Verdict
+from celery_qbeat.ports import ClaimRelease, Plan, RunOutcome
 from celery_qbeat.stores import open_store
 from tests.celeryproc import Project
 from tests.contract.store_rigs import SECOND, T0, SqlRig, made
@@ -62,19 +62,19 @@ def use(rig: SqlRig) -> None:
         claim = rig.claim_of(f"a{n}")
         assert rig.claim(claim) == frozenset()
         run = claim.runs[0]
-        store.sent(epoch, rig.last_batch, [run.task_id], T0, closes=True)
-        assert store.conclude(epoch, [End(run.task_id, Verdict.SUCCEEDED)], T0)
+        store.mark_sent(epoch, rig.last_batch, [run.task_id], T0, closes=True)
+        assert store.record_outcomes(epoch, [RunOutcome(run.task_id, Verdict.SUCCEEDED)], T0)
         back = rig.claim_of(f"b{n}")
         assert rig.claim(back) == frozenset()
-        store.release(epoch, rig.last_batch, [Release(f"b{n}", (back.runs[0].task_id,), T0, back.next_us)])
-        store.beat(epoch, T0)
-        assert len(store.changes().rows) <= 2
+        store.release_claims(epoch, rig.last_batch, [ClaimRelease(f"b{n}", (back.runs[0].task_id,), T0, back.next_us)])
+        store.record_heartbeat(epoch, T0)
+        assert len(store.read_changes().rows) <= 2
         assert [row for part in store.load() for row in part.rows]
-        assert not store.drift()
-        assert list(store.flights()) == []
+        assert not store.has_drifted()
+        assert list(store.unfinished_runs()) == []
     list(store.prune({Verdict.SUCCEEDED: T0 + 2 * SECOND}, T0 + 2 * SECOND))
-    store.plan(epoch, [Plan("gone", T0, T0, "key")], T0)
-    store.forget(epoch, ["gone"], T0)
+    store.write_plans(epoch, [Plan("gone", T0, T0, "key")], T0)
+    store.delete_states(epoch, ["gone"], T0)
 
 
 def test_no_setting_of_ours_is_on_a_session_of_the_pool(
@@ -119,8 +119,8 @@ def test_settings_stay_off_the_pool_while_calls_overlap(
     watcher = threading.Thread(target=watch)
     watcher.start()
     for n in range(60):
-        store.plan(epoch, [Plan(f"code:{n}", T0, T0, "key")], T0)
-        store.sent(epoch, epoch << 20, ["nothing"], T0, closes=False)
+        store.write_plans(epoch, [Plan(f"code:{n}", T0, T0, "key")], T0)
+        store.mark_sent(epoch, epoch << 20, ["nothing"], T0, closes=False)
         list(store.load())
     ended.set()
     watcher.join()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from celery_qbeat.jobs import Verdict
+from celery_qbeat.core.jobs import Verdict
 from celery_qbeat.ports import Steps
 from celery_qbeat.stores import tables
 from celery_qbeat.stores.pruning import ROWS_A_STEP

@@ -46,7 +46,7 @@ def test_two_who_claim_the_same_in_opposite_order_win_each_slot_once(rig: Rig) -
     won: dict[str, list[str]] = {"one": [], "two": []}
     for round_ in range(6):
         slot = T0 + round_ * SECOND
-        rig.store.plan(rig.epoch, [Plan(job_id, T0, slot, "key") for job_id in ids], T0)
+        rig.store.write_plans(rig.epoch, [Plan(job_id, T0, slot, "key") for job_id in ids], T0)
         claims = [Claim(job_id, None, slot, slot + SECOND, (rig.run(job_id, slot),)) for job_id in ids]
 
         def take(name: str, store: Store, wanted: list[Claim], batch: int) -> None:
@@ -97,7 +97,7 @@ def test_editors_and_a_claimer_do_not_wait_for_each_other_in_circles(sql_rig: Sq
         store, slot, batch = sql_rig.store, T0, sql_rig.epoch << 20
         while time.monotonic() < end:
             batch += 1
-            states = store.states(ids)
+            states = store.read_states(ids)
             claims = [
                 Claim(job_id, None, states[job_id].next_run_us, slot, (sql_rig.run(job_id, slot + batch),))
                 for job_id in reversed(ids)
@@ -128,7 +128,7 @@ def test_several_who_take_epochs_get_each_its_own(sql_rig: SqlRig) -> None:
     together(*(lambda store=store: take(store) for store in stores))  # type: ignore[misc]
     assert sorted(taken) == list(range(sql_rig.epoch + 1, sql_rig.epoch + 16))
     with pytest.raises(Fenced):
-        sql_rig.store.beat(sql_rig.epoch, T0)
+        sql_rig.store.record_heartbeat(sql_rig.epoch, T0)
 
 
 # ---------------------------------------------------------------- the feed under load
@@ -146,7 +146,7 @@ class Model:
         self.revs = {row["id"]: row["rev"] for part in self.store.load() for row, _ in part.rows}
 
     def poll(self) -> int:
-        changes = self.store.changes()
+        changes = self.store.read_changes()
         if changes.reload:
             self.reloads += 1
             self.load()
@@ -232,5 +232,5 @@ def test_the_feed_misses_nothing_under_many_writers(sql_rig: SqlRig) -> None:
             pass
         assert model.revs == truth
         assert model.reloads == 0
-        assert not model.store.drift()
+        assert not model.store.has_drifted()
     assert sum(writer.commits for writer in writers) > 50

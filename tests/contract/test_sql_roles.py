@@ -9,9 +9,9 @@ import pymysql
 import pytest
 import sqlalchemy as sa
 
+from celery_qbeat.core.jobs import Run, Verdict
 from celery_qbeat.errors import SchemaError
-from celery_qbeat.jobs import Run, Verdict
-from celery_qbeat.ports import Claim, End, Plan, Release
+from celery_qbeat.ports import Claim, ClaimRelease, Plan, RunOutcome
 from celery_qbeat.stores import SqlStore, open_store
 from tests.contract.store_rigs import SECOND, T0, made
 from tests.servers import MariaDB, PostgreSQL
@@ -49,25 +49,25 @@ def whole_life(store: SqlStore, insert: str) -> None:
         connection.exec_driver_sql("INSERT INTO qbeat_requests (job_id, asked_us) VALUES ('a', 1)")
         connection.exec_driver_sql("SELECT * FROM qbeat_status")
     editor.dispose()
-    changes = store.changes()
+    changes = store.read_changes()
     assert set(changes.rows) == {"a", "b"}
     assert changes.asked
     revs = {job_id: found[0]["rev"] for job_id, found in changes.rows.items() if found}
-    store.plan(epoch, [Plan(job_id, T0, T0, "key", spec="s", record=True) for job_id in revs], T0)
+    store.write_plans(epoch, [Plan(job_id, T0, T0, "key", spec="s", record=True) for job_id in revs], T0)
     claims = [
         Claim(job_id, rev, T0, T0 + SECOND, (Run(job_id, T0, f"task-{job_id}", Verdict.CLAIMED, lease_until_us=T0),))
         for job_id, rev in revs.items()
     ]
     batch = (epoch << 20) + 1
     assert store.claim(epoch, batch, claims, T0) == frozenset()
-    store.release(epoch, batch, [Release("b", ("task-b",), T0, T0 + SECOND)])
-    store.sent(epoch, batch, ["task-a"], T0, closes=True)
-    assert store.conclude(epoch, [End("task-a", Verdict.SUCCEEDED)], T0) == {"task-a": "a"}
-    store.beat(epoch, T0)
+    store.release_claims(epoch, batch, [ClaimRelease("b", ("task-b",), T0, T0 + SECOND)])
+    store.mark_sent(epoch, batch, ["task-a"], T0, closes=True)
+    assert store.record_outcomes(epoch, [RunOutcome("task-a", Verdict.SUCCEEDED)], T0) == {"task-a": "a"}
+    store.record_heartbeat(epoch, T0)
     store.close_batches(epoch, T0)
-    store.answer(epoch, [request.id for request in store.requests()])
-    store.forget(epoch, ["b"], T0)
-    assert not store.drift()
+    store.delete_requests(epoch, [request.id for request in store.pending_requests()])
+    store.delete_states(epoch, ["b"], T0)
+    assert not store.has_drifted()
     later = T0 + 2 * 365 * 86_400 * SECOND
     assert sum(store.prune(dict.fromkeys(Verdict, later), later)) > 0
     store.close()

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.ports import Claim, End, Plan
+from celery_qbeat.core.jobs import Verdict
+from celery_qbeat.ports import Claim, Plan, RunOutcome
 from celery_qbeat.stores import open_store
 from tests.contract.store_rigs import SECOND, T0, SqlRig, emptied
 from tests.servers import SlowProxy
@@ -46,15 +46,15 @@ def spent(counted: Counted) -> dict[str, int]:
     epochs: list[int] = []
     found["take_epoch"] = trips(lambda: epochs.append(store.take_epoch("here:1", T0)))
     epoch = epochs[0]
-    store.plan(epoch, [Plan("code:a", T0, T0, "key")], T0)
+    store.write_plans(epoch, [Plan("code:a", T0, T0, "key")], T0)
     list(store.load())
-    found["idle tick"] = trips(store.changes) + trips(lambda: store.beat(epoch, T0))
+    found["idle tick"] = trips(store.read_changes) + trips(lambda: store.record_heartbeat(epoch, T0))
     run = SqlRig.run(counted, "code:a")  # type: ignore[arg-type]
     claims = [Claim("code:a", None, T0, T0 + SECOND, (run,))]
     found["claim"] = trips(lambda: store.claim(epoch, epoch << 20, claims, T0))
-    found["sent"] = trips(lambda: store.sent(epoch, epoch << 20, [run.task_id], T0, closes=True))
-    found["conclude"] = trips(lambda: store.conclude(epoch, [End(run.task_id, Verdict.SUCCEEDED)], T0))
-    found["requests"] = trips(store.requests)
+    found["sent"] = trips(lambda: store.mark_sent(epoch, epoch << 20, [run.task_id], T0, closes=True))
+    found["conclude"] = trips(lambda: store.record_outcomes(epoch, [RunOutcome(run.task_id, Verdict.SUCCEEDED)], T0))
+    found["requests"] = trips(store.pending_requests)
     store.close()
     found["reconnect"] = trips(store.workers)
     return found
@@ -93,4 +93,4 @@ def test_a_connection_in_use_is_not_asked_whether_it_lives(counted: Counted) -> 
     counted.store.open()
     epoch = counted.store.take_epoch("here:1", T0)
     for _ in range(3):
-        assert counted.trips(lambda: counted.store.beat(epoch, T0)) == 1
+        assert counted.trips(lambda: counted.store.record_heartbeat(epoch, T0)) == 1

@@ -90,7 +90,7 @@ def test_migrating_again_changes_nothing_but_tells_readers_to_look(database_url:
     other = open_store(database_url)
     other.migrate()
     other.close()
-    assert store.changes().reload
+    assert store.read_changes().reload
     [(row, _)] = [pair for part in store.load() for pair in part.rows]
     assert row["id"] == "a"
     store.open()
@@ -122,7 +122,7 @@ def test_opening_with_tables_at_hand_migrates_nothing(database_url: str) -> None
     again = open_store(database_url, create_tables=True)
     again.open()
     again.close()
-    assert not store.changes().reload
+    assert not store.read_changes().reload
     store.close()
 
 
@@ -179,7 +179,7 @@ def test_requests_of_the_first_schema_are_runs_by_hand_after_a_migration(databas
     made(database_url)
     store = open_store(database_url)
     store.open()
-    assert [(request.action, request.task_id) for request in store.requests()] == [("run", "")]
+    assert [(request.action, request.task_id) for request in store.pending_requests()] == [("run", "")]
     store.close()
 
 

@@ -43,11 +43,11 @@ def test_a_session_that_became_read_only_is_replaced(postgres_server: PostgreSQL
     with postgres_server.connect() as admin:
         admin.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         admin.execute("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s", (name,))
-        refused(lambda: store.beat(epoch, T0))
+        refused(lambda: store.record_heartbeat(epoch, T0))
         # A session that may not write is not used for reading either: it may be an old copy.
         refused(store.workers)
         admin.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
-    works_soon(lambda: store.beat(epoch, T0))
+    works_soon(lambda: store.record_heartbeat(epoch, T0))
     store.close()
 
 
@@ -57,8 +57,8 @@ def test_a_claim_on_a_read_only_session_was_surely_not_done(postgres_server: Pos
     epoch = store.take_epoch("here:1", T0)
     store.link.read(lambda connection: connection.exec_driver_sql("SET default_transaction_read_only = on").close())
     with pytest.raises(Unavailable, match="is read-only"):
-        store.sent(epoch, epoch << 20, ["a"], T0, closes=False)
-    store.sent(epoch, epoch << 20, ["a"], T0, closes=False)
+        store.mark_sent(epoch, epoch << 20, ["a"], T0, closes=False)
+    store.mark_sent(epoch, epoch << 20, ["a"], T0, closes=False)
     store.close()
 
 
@@ -88,19 +88,19 @@ def test_a_read_only_mariadb_is_left_until_it_takes_writes(own_mariadb: Callable
     if option == "--read-only=0":
         with server.connect() as admin, admin.cursor() as cursor:
             cursor.execute("SET GLOBAL read_only = 1")
-            refused(lambda: store.beat(epoch, T0))
+            refused(lambda: store.record_heartbeat(epoch, T0))
             # Who may write all the same is not kept from it.
-            root.beat(epoch, T0)
+            root.record_heartbeat(epoch, T0)
             cursor.execute("SET GLOBAL read_only = 0")
     else:
         server.stop()
         server._options = (option,)
         server.start()
-        refused(lambda: root.beat(epoch, T0))
+        refused(lambda: root.record_heartbeat(epoch, T0))
         server.stop()
         server._options = ()
         server.start()
-    works_soon(lambda: store.beat(epoch, T0))
+    works_soon(lambda: store.record_heartbeat(epoch, T0))
     store.close()
     root.close()
 
@@ -111,8 +111,8 @@ def test_a_session_whose_transactions_are_read_only_is_replaced(sql_rig: SqlRig)
     setting = "SET SESSION TRANSACTION READ ONLY"
     store.link.read(lambda connection: connection.exec_driver_sql(setting).close())
     with pytest.raises(Unavailable, match="is read-only"):
-        store.beat(sql_rig.epoch, T0)
-    store.beat(sql_rig.epoch, T0)
+        store.record_heartbeat(sql_rig.epoch, T0)
+    store.record_heartbeat(sql_rig.epoch, T0)
 
 
 @pytest.mark.parametrize("sql_rig", ["postgresql"], indirect=True)
@@ -135,7 +135,7 @@ def test_nothing_is_prepared_unless_the_url_says_so(sql_rig: SqlRig) -> None:
     store = sql_rig.store
     for _ in range(8):
         store.workers()
-        store.plan(sql_rig.epoch, [Plan("code:a", T0, T0, "key")], T0)
+        store.write_plans(sql_rig.epoch, [Plan("code:a", T0, T0, "key")], T0)
     query = "SELECT count(*) FROM pg_prepared_statements"
     assert store.link.read(lambda connection: connection.exec_driver_sql(query).scalar_one()) == 0
 
@@ -148,14 +148,14 @@ def test_the_same_error_twice_in_a_row_gets_a_new_session(sql_rig: SqlRig) -> No
         person.exec_driver_sql("BEGIN")
         person.exec_driver_sql("UPDATE qbeat_leader SET holder = 'me'")
         with pytest.raises(Unavailable):
-            store.beat(sql_rig.epoch, T0)
+            store.record_heartbeat(sql_rig.epoch, T0)
         assert session_of(store) == first
         for _ in range(2):
             with pytest.raises(Unavailable):
-                store.beat(sql_rig.epoch, T0)
+                store.record_heartbeat(sql_rig.epoch, T0)
         assert session_of(store) != first
         person.exec_driver_sql("ROLLBACK")
-    store.beat(sql_rig.epoch, T0)
+    store.record_heartbeat(sql_rig.epoch, T0)
 
 
 @pytest.mark.slow

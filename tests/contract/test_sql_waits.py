@@ -42,7 +42,7 @@ class Scene:
         stack.callback(self.store.close)
         self.store.open()
         self.epoch = self.store.take_epoch("here:1", T0)
-        self.store.plan(self.epoch, [Plan("code:a", T0, T0, "key")], T0)
+        self.store.write_plans(self.epoch, [Plan("code:a", T0, T0, "key")], T0)
         list(self.store.load())
 
     def claim(self) -> object:
@@ -51,7 +51,7 @@ class Scene:
         return self.store.claim(self.epoch, self.epoch << 20, claims, T0)
 
     def beat(self) -> None:
-        self.store.beat(self.epoch, T0)
+        self.store.record_heartbeat(self.epoch, T0)
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def within(seconds: float) -> Iterator[None]:
 @pytest.mark.usefixtures("impatient")
 def test_a_proxy_that_forwards_nothing_is_given_up(scene: Scene) -> None:
     calls: list[Callable[[], object]] = [
-        scene.store.changes,
-        lambda: scene.store.plan(scene.epoch, [Plan("code:b", T0, T0, "key")], T0),
+        scene.store.read_changes,
+        lambda: scene.store.write_plans(scene.epoch, [Plan("code:b", T0, T0, "key")], T0),
     ]
     for call in calls:
         scene.proxy.hang()
@@ -121,7 +121,7 @@ def test_a_frozen_server_costs_ten_seconds_at_most(kind: str, request: pytest.Fi
         with within(PROMISE_S + SLACK_S), pytest.raises(Unavailable, match="no answer"):
             store.workers()
     server.thaw()
-    wait_for(lambda: _done(lambda: store.beat(epoch, T0)), what="the thawed server")
+    wait_for(lambda: _done(lambda: store.record_heartbeat(epoch, T0)), what="the thawed server")
     store.close()
 
 
@@ -204,7 +204,7 @@ def test_every_wait_of_a_slow_server_counts_for_itself(scene: Scene, impatient: 
     """Twenty statements of 0.15 s each are longer than the limit of one."""
     scene.proxy.delay_s = 0.15
     scene.store.open()
-    scene.store.beat(scene.epoch, T0)
+    scene.store.record_heartbeat(scene.epoch, T0)
 
 
 def test_a_signal_ends_the_wait_for_a_locked_sqlite_file(sqlite_url: str) -> None:
@@ -221,10 +221,10 @@ def test_a_signal_ends_the_wait_for_a_locked_sqlite_file(sqlite_url: str) -> Non
         person.exec_driver_sql("BEGIN IMMEDIATE")
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         with within(3.5), pytest.raises(Unavailable, match="locked"):
-            store.beat(epoch, T0)
+            store.record_heartbeat(epoch, T0)
         person.exec_driver_sql("ROLLBACK")
     signal.signal(signal.SIGALRM, before)
-    store.beat(epoch, T0)
+    store.record_heartbeat(epoch, T0)
     store.close()
 
 
@@ -236,6 +236,6 @@ def test_a_locked_sqlite_file_is_waited_for(sqlite_url: str) -> None:
         person.exec_driver_sql("BEGIN IMMEDIATE")
         freed = threading.Timer(1.5, lambda: person.exec_driver_sql("ROLLBACK"))
         freed.start()
-        store.beat(epoch, T0)
+        store.record_heartbeat(epoch, T0)
         freed.join()
     store.close()

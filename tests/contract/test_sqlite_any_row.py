@@ -13,12 +13,12 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from celery_qbeat.engine import Engine, Parts
-from celery_qbeat.limits import MAX_CHARACTERS
-from celery_qbeat.privileges import Privileges
+from celery_qbeat.core.limits import MAX_CHARACTERS
+from celery_qbeat.core.privileges import Privileges
+from celery_qbeat.engine import Dependencies, Engine
 from celery_qbeat.stores import open_store, tables
 from celery_qbeat.stores.reading import key
-from celery_qbeat.testing import FakeClock, OpenGate, Outbox
+from celery_qbeat.testing import FakeClock, FakeDispatcher, OpenGate
 from tests.contract.store_rigs import T0
 
 GOOD = (
@@ -55,21 +55,21 @@ class Beat:
         self.store = open_store(f"sqlite:///{file}")
         self.store.open()
         clock = FakeClock(T0)
-        self.outbox = Outbox()
+        self.outbox = FakeDispatcher()
         known = Privileges(registered=frozenset({"app.a"}))
         parts: Any = {"dispatcher": self.outbox, "completions": None, "gate": OpenGate(clock), "clock": clock}
-        self.engine = Engine(Parts(store=self.store, privileges=known, **parts))
+        self.engine = Engine(Dependencies(store=self.store, privileges=known, **parts))
         self.engine.tick()
 
     def good(self) -> list[Any]:
         """The good jobs as this beat has them, and the slots that it sent."""
-        entries = self.engine.desk.agenda.entries
+        entries = self.engine.leader.agenda.entries
         found = [(entries[name].job, entries[name].problem, entries[name].next_us) for name, *_ in GOOD]
         return [*found, [slot for slot in self.outbox.slots if slot[0].startswith("good.")]]
 
     def assert_read(self, job_id: str) -> None:
         """The row is known, as a job or with a reason."""
-        entry = self.engine.desk.agenda.entries[job_id]
+        entry = self.engine.leader.agenda.entries[job_id]
         assert entry.job is not None or entry.problem
 
 

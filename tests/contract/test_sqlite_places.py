@@ -134,8 +134,8 @@ def test_a_file_that_becomes_read_only_later_is_waited_for(place: Path) -> None:
     epoch = store.take_epoch("here:1", T0)
     store.link.read(lambda connection: connection.exec_driver_sql("PRAGMA query_only = ON").close())
     with pytest.raises(Unavailable, match=f"^the SQLite file {file} is read-only: "):
-        store.plan(epoch, [Plan("code:a", T0, T0, "key")], T0)
-    store.plan(epoch, [Plan("code:a", T0, T0, "key")], T0)
+        store.write_plans(epoch, [Plan("code:a", T0, T0, "key")], T0)
+    store.write_plans(epoch, [Plan("code:a", T0, T0, "key")], T0)
     store.close()
 
 

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from celery_qbeat.clock import SystemClock
-from celery_qbeat.conditions import (
+from celery_qbeat.core.health import (
     Condition,
     Facts,
+    HealthRules,
     InFlight,
-    Judge,
     condition_of,
     is_planned,
     problem_of,
 )
-from celery_qbeat.engine import Engine, Parts
-from celery_qbeat.jobs import CRON_RESERVED, RowRules, State
-from celery_qbeat.liveness import is_alive
-from celery_qbeat.privileges import Privileges
+from celery_qbeat.core.jobs import CRON_RESERVED, RowRules, State
+from celery_qbeat.core.liveness import is_alive
+from celery_qbeat.core.privileges import Privileges
+from celery_qbeat.engine import Dependencies, Engine
+from celery_qbeat.process.clock import SystemClock
 from celery_qbeat.stores import SqlStore, open_store, reading, reports, rows, tables
-from celery_qbeat.testing import FakeClock, OpenGate, Outbox
+from celery_qbeat.testing import FakeClock, FakeDispatcher, OpenGate
 from tests.contract.store_rigs import made
 from tests.unit.engine.rig import HOUR, MINUTE, SECOND
 
@@ -130,8 +130,8 @@ def test_the_view_and_the_commands_agree_on_rows_that_a_beat_has_read(database_u
     clock = FakeClock(SystemClock().now_us() - 2 * MINUTE)
     store = open_store(database_url)
     privileges = Privileges(registered=frozenset({"app.a"}))
-    parts = {"store": store, "gate": OpenGate(clock), "dispatcher": Outbox(), "clock": clock}
-    engine = Engine(Parts(**parts, privileges=privileges))
+    parts = {"store": store, "gate": OpenGate(clock), "dispatcher": FakeDispatcher(), "clock": clock}
+    engine = Engine(Dependencies(**parts, privileges=privileges))
     # It takes the epoch, then sends.
     for _ in range(3):
         engine.tick()
@@ -146,9 +146,9 @@ def by_command(store: SqlStore, privileges: Privileges) -> dict[str, str]:
     def judged(connection: sa.Connection) -> dict[str, str]:
         now, leader = SystemClock().now_us(), reports.leader(connection)
         alive = is_alive(leader.seen_us, now, leader.silence_us)
-        judge = Judge(RowRules(), reading.workers(connection), privileges, now, alive)
+        judge = HealthRules(RowRules(), reading.workers(connection), privileges, now, alive)
         found = rows.with_runs(connection, rows.part(connection))
-        return {job.id: judge.standing(job.row, job.memory, job.run).condition.value for job in found}
+        return {job.id: judge.row_health(job.row, job.memory, job.run).condition.value for job in found}
 
     return store.link.read(judged)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from celery_qbeat.core.jobs import Verdict
 from celery_qbeat.errors import Fenced
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.ports import End, Plan, Release
+from celery_qbeat.ports import ClaimRelease, Plan, RunOutcome
 from tests.contract.store_rigs import SECOND, T0, Rig
 
 
@@ -80,7 +80,7 @@ def test_a_disabled_row_cannot_be_claimed_under_its_own_rev(rig: Rig) -> None:
 
 
 def test_an_entry_of_code_needs_no_row(rig: Rig) -> None:
-    rig.store.plan(rig.epoch, [Plan("code:a", T0, T0, "key")], T0)
+    rig.store.write_plans(rig.epoch, [Plan("code:a", T0, T0, "key")], T0)
     claim = rig.claim_of("code:a", rig.run("code:a"), rev=None)
     assert rig.claim(claim) == frozenset()
     assert [entry["job_id"] for entry in rig.runs()] == ["code:a"]
@@ -111,12 +111,12 @@ def test_a_slot_that_is_not_to_be_sent_moves_the_plan_and_opens_no_batch(rig: Ri
     assert (state["next_run_us"], state["last_run_us"], state["last_slot_us"]) == (T0 + 60 * SECOND, None, T0)
     assert (state["runs"], state["last_verdict"]) == (0, verdict)
     assert rig.batches() == {}
-    assert list(rig.store.flights()) == []
+    assert list(rig.store.unfinished_runs()) == []
 
 
 def test_a_slot_that_the_ledger_has_is_lost_but_its_plan_moves_on(rig: Rig) -> None:
     rig.claimed("a")
-    rig.store.plan(rig.epoch, [Plan("a", T0, T0, "key")], T0)
+    rig.store.write_plans(rig.epoch, [Plan("a", T0, T0, "key")], T0)
     claim = rig.claim_of("a")
     assert rig.claim(claim) == {"a", claim.runs[0].task_id}
     assert rig.state("a")["next_run_us"] == T0 + 60 * SECOND
@@ -127,7 +127,7 @@ def test_a_slot_that_the_ledger_has_is_lost_but_its_plan_moves_on(rig: Rig) -> N
 
 def test_a_slot_that_the_ledger_has_under_another_task_id_is_lost(rig: Rig) -> None:
     rig.claimed("a")
-    rig.store.plan(rig.epoch, [Plan("a", T0, T0, "key")], T0)
+    rig.store.write_plans(rig.epoch, [Plan("a", T0, T0, "key")], T0)
     run = rig.run("a")
     other = type(run)("a", T0, "another-task-id", Verdict.CLAIMED, lease_until_us=T0)
     assert rig.claim(rig.claim_of("a", other)) == {"a", "another-task-id"}
@@ -136,7 +136,7 @@ def test_a_slot_that_the_ledger_has_under_another_task_id_is_lost(rig: Rig) -> N
 
 def test_of_several_slots_only_those_that_the_ledger_has_are_lost(rig: Rig) -> None:
     [first] = rig.claimed("a")
-    rig.store.plan(rig.epoch, [Plan("a", T0, T0, "key")], T0)
+    rig.store.write_plans(rig.epoch, [Plan("a", T0, T0, "key")], T0)
     claim = rig.claim_of("a", rig.run("a", T0), rig.run("a", T0 + SECOND))
     assert rig.claim(claim) == {first}
     assert rig.state("a")["runs"] == 2
@@ -194,7 +194,7 @@ def test_a_plan_can_move_on_without_a_run(rig: Rig) -> None:
 
 def test_a_thousand_jobs_are_claimed_in_one_batch(rig: Rig) -> None:
     ids = [f"job-{n:04}" for n in range(1_200)]
-    rig.store.plan(rig.epoch, [Plan(f"code:{job_id}", T0, T0, "key") for job_id in ids], T0)
+    rig.store.write_plans(rig.epoch, [Plan(f"code:{job_id}", T0, T0, "key") for job_id in ids], T0)
     claims = [rig.claim_of(f"code:{job_id}", rig.run(f"code:{job_id}"), rev=None) for job_id in reversed(ids)]
     assert rig.claim(*claims) == frozenset()
     assert len(rig.runs()) == 1_200
@@ -214,25 +214,25 @@ def test_an_older_epoch_may_not_write(rig: Rig) -> None:
     [task] = rig.claimed("a")
     claim = rig.claim_of("a", rig.run("a", T0 + 60 * SECOND), expected_us=T0 + 60 * SECOND)
     rig.ask("a", T0)
-    [request] = rig.store.requests()
+    [request] = rig.store.pending_requests()
     rig.other().take_epoch("there:2", T0)
     before = (rig.runs(), rig.state("a"), rig.batches(), rig.history())
     store, epoch = rig.store, rig.epoch
     for write in (
         lambda: rig.claim(claim),
-        lambda: store.beat(epoch, T0),
-        lambda: store.plan(epoch, [Plan("a", T0, None, "other", record=True)], T0),
-        lambda: store.forget(epoch, ["a"], T0),
-        lambda: store.sent(epoch, rig.last_batch, [task], T0, closes=True),
-        lambda: store.release(epoch, rig.last_batch, [Release("a", (task,), T0, T0 + 60 * SECOND)]),
-        lambda: store.conclude(epoch, [End(task, Verdict.SUCCEEDED)], T0),
+        lambda: store.record_heartbeat(epoch, T0),
+        lambda: store.write_plans(epoch, [Plan("a", T0, None, "other", record=True)], T0),
+        lambda: store.delete_states(epoch, ["a"], T0),
+        lambda: store.mark_sent(epoch, rig.last_batch, [task], T0, closes=True),
+        lambda: store.release_claims(epoch, rig.last_batch, [ClaimRelease("a", (task,), T0, T0 + 60 * SECOND)]),
+        lambda: store.record_outcomes(epoch, [RunOutcome(task, Verdict.SUCCEEDED)], T0),
         lambda: store.close_batches(epoch, T0),
-        lambda: store.answer(epoch, [request.id]),
+        lambda: store.delete_requests(epoch, [request.id]),
     ):
         with pytest.raises(Fenced, match="there:2"):
             write()
     assert (rig.runs(), rig.state("a"), rig.batches(), rig.history()) == before
-    assert len(store.requests()) == 1
+    assert len(store.pending_requests()) == 1
 
 
 def test_the_writer_of_the_newest_epoch_may_write(rig: Rig) -> None:
@@ -240,5 +240,5 @@ def test_the_writer_of_the_newest_epoch_may_write(rig: Rig) -> None:
     claim = rig.claim_of("a")
     other = rig.other()
     newer = other.take_epoch("there:2", T0)
-    other.beat(newer, T0)
+    other.record_heartbeat(newer, T0)
     assert other.claim(newer, newer << 20, [claim], T0) == frozenset()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_qbeat.jobs import State, Verdict, Worker
-from celery_qbeat.ports import Changes, End, Plan, Store
+from celery_qbeat.core.jobs import State, Verdict, WorkerScope
+from celery_qbeat.ports import Changes, Plan, RunOutcome, Store
 from tests.contract.store_rigs import SECOND, T0, Rig
 
 NOTHING = Changes()
@@ -23,7 +23,7 @@ def loaded(store: Store) -> tuple[dict[str, State | None], list[str]]:
 
 def changed(rig: Rig) -> dict[str, bool]:
     """Changed ids, and whether the row is there."""
-    changes = rig.store.changes()
+    changes = rig.store.read_changes()
     assert not changes.reload
     return {job_id: found is not None for job_id, found in changes.rows.items()}
 
@@ -34,7 +34,7 @@ def changed(rig: Rig) -> dict[str, bool]:
 def test_a_load_brings_rows_states_and_orphans(rig: Rig) -> None:
     rig.planned("a", "b")
     rig.insert("c")
-    rig.store.plan(rig.epoch, [Plan("code:x", T0, T0 + 1, "key")], T0)
+    rig.store.write_plans(rig.epoch, [Plan("code:x", T0, T0 + 1, "key")], T0)
     rig.delete("b")
     rows, orphans = loaded(rig.store)
     assert rows == {"a": State("a", T0, T0, plan_key="key"), "c": None}
@@ -76,7 +76,7 @@ def test_a_row_has_every_column_that_matters_and_defaults_for_those_not_given(ri
 def test_a_load_of_many_rows_comes_in_parts_each_row_once(rig: Rig) -> None:
     for n in range(2_300):
         rig.insert(f"job-{n}")
-    rig.store.plan(rig.epoch, [Plan(f"job-{n}", T0, T0, "key") for n in range(0, 2_300, 2)], T0)
+    rig.store.write_plans(rig.epoch, [Plan(f"job-{n}", T0, T0, "key") for n in range(0, 2_300, 2)], T0)
     parts = [part.rows for part in rig.store.load()]
     ids = [row["id"] for rows in parts for row, _ in rows]
     assert len(ids) == len(set(ids)) == 2_300
@@ -85,7 +85,7 @@ def test_a_load_of_many_rows_comes_in_parts_each_row_once(rig: Rig) -> None:
 
 
 def test_many_orphans_come_in_parts_each_once(rig: Rig) -> None:
-    rig.store.plan(rig.epoch, [Plan(f"code:{n}", T0, T0, "key") for n in range(4_100)], T0)
+    rig.store.write_plans(rig.epoch, [Plan(f"code:{n}", T0, T0, "key") for n in range(4_100)], T0)
     _, orphans = loaded(rig.store)
     assert len(orphans) == len(set(orphans)) == 4_100
 
@@ -107,16 +107,16 @@ def test_a_load_that_was_given_up_must_be_begun_again(rig: Rig) -> None:
     rig.insert("a")
     parts = rig.store.load()
     next(parts)
-    assert rig.store.changes().reload
+    assert rig.store.read_changes().reload
     loaded(rig.store)
-    assert rig.store.changes() == NOTHING
+    assert rig.store.read_changes() == NOTHING
 
 
 def test_a_store_that_never_loaded_asks_for_it(rig: Rig) -> None:
     other = rig.other()
-    assert other.changes().reload
-    assert other.changes().reload
-    assert not other.drift()
+    assert other.read_changes().reload
+    assert other.read_changes().reload
+    assert not other.has_drifted()
 
 
 def test_ids_may_be_long_and_of_any_script(rig: Rig) -> None:
@@ -136,9 +136,9 @@ def test_ids_may_be_long_and_of_any_script(rig: Rig) -> None:
 
 def test_nothing_changed_is_the_usual_answer(rig: Rig) -> None:
     rig.planned("a")
-    rig.store.changes()
+    rig.store.read_changes()
     rig.claim(rig.claim_of("a"))
-    assert rig.store.changes() == NOTHING
+    assert rig.store.read_changes() == NOTHING
 
 
 def test_an_insert_an_update_and_a_delete_are_seen_once(rig: Rig) -> None:
@@ -146,7 +146,7 @@ def test_an_insert_an_update_and_a_delete_are_seen_once(rig: Rig) -> None:
     rig.insert("b")
     assert changed(rig) == {"a": True, "b": True}
     rig.update("a", fn="proj.tasks.other")
-    changes = rig.store.changes()
+    changes = rig.store.read_changes()
     found = changes.rows["a"]
     assert found is not None
     assert found[0]["fn"] == "proj.tasks.other"
@@ -158,7 +158,7 @@ def test_an_insert_an_update_and_a_delete_are_seen_once(rig: Rig) -> None:
 def test_a_changed_row_comes_with_its_state(rig: Rig) -> None:
     rig.planned("a")
     rig.update("a", enabled=False)
-    found = rig.store.changes().rows["a"]
+    found = rig.store.read_changes().rows["a"]
     assert found is not None
     assert found[1] == State("a", T0, T0, plan_key="key")
     assert not found[0]["enabled"]
@@ -194,24 +194,24 @@ def test_several_beats_read_the_feed_each_for_itself(rig: Rig) -> None:
     other = rig.other()
     loaded(other)
     rig.insert("a")
-    assert set(rig.store.changes().rows) == {"a"}
-    assert set(other.changes().rows) == {"a"}
+    assert set(rig.store.read_changes().rows) == {"a"}
+    assert set(other.read_changes().rows) == {"a"}
 
 
 def test_an_edited_scope_comes_with_its_rows(rig: Rig) -> None:
     rig.planned("a", "b", worker="w")
     rig.insert("c")
-    rig.store.changes()
+    rig.store.read_changes()
     rig.set_worker("w", queues="high, low", functions="proj.* other.task")
-    changes = rig.store.changes()
-    assert changes.workers == {"w": Worker("w", True, "", ("high", "low"), ("proj.*", "other.task"))}
+    changes = rig.store.read_changes()
+    assert changes.workers == {"w": WorkerScope("w", True, "", ("high", "low"), ("proj.*", "other.task"))}
     assert set(changes.rows) == {"a", "b"}
     rig.set_worker("w", enabled=False)
-    workers = rig.store.changes().workers
+    workers = rig.store.read_changes().workers
     assert workers is not None
     assert not workers["w"].enabled
     rig.delete_worker("w")
-    changes = rig.store.changes()
+    changes = rig.store.read_changes()
     assert changes.workers == {}
     assert set(changes.rows) == {"a", "b"}
 
@@ -219,10 +219,10 @@ def test_an_edited_scope_comes_with_its_rows(rig: Rig) -> None:
 def test_a_request_is_announced_and_changes_no_row(rig: Rig) -> None:
     rig.planned("a")
     rig.ask("a", T0)
-    changes = rig.store.changes()
+    changes = rig.store.read_changes()
     assert changes.asked
     assert changes.rows == {}
-    assert rig.store.changes() == NOTHING
+    assert rig.store.read_changes() == NOTHING
 
 
 # ---------------------------------------------------------------- plans
@@ -230,8 +230,8 @@ def test_a_request_is_announced_and_changes_no_row(rig: Rig) -> None:
 
 def test_a_plan_makes_a_state_and_history(rig: Rig) -> None:
     plan = Plan("a", T0, T0 + 1, "key", "a problem", T0 + 2, spec="spec", record=True)
-    rig.store.plan(rig.epoch, [plan, Plan("b", T0, None, "")], T0 + 3)
-    states = rig.store.states(["a", "b", "c"])
+    rig.store.write_plans(rig.epoch, [plan, Plan("b", T0, None, "")], T0 + 3)
+    states = rig.store.read_states(["a", "b", "c"])
     assert states == {
         "a": State("a", T0, T0 + 1, late_after_us=T0 + 2, plan_key="key", problem="a problem"),
         "b": State("b", T0),
@@ -241,31 +241,31 @@ def test_a_plan_makes_a_state_and_history(rig: Rig) -> None:
 
 def test_a_later_plan_keeps_what_the_job_has_been_through(rig: Rig) -> None:
     [task] = rig.claimed("a")
-    rig.store.conclude(rig.epoch, [End(task, Verdict.SUCCEEDED, late_after_us=T0 + 9)], T0 + 5)
-    rig.store.plan(rig.epoch, [Plan("a", T0 + 99, None, "other", "bad")], T0 + 6)
-    assert rig.store.states(["a"])["a"] == State("a", T0, None, T0 + SECOND, T0, T0 + 5, None, "other", "bad")
+    rig.store.record_outcomes(rig.epoch, [RunOutcome(task, Verdict.SUCCEEDED, late_after_us=T0 + 9)], T0 + 5)
+    rig.store.write_plans(rig.epoch, [Plan("a", T0 + 99, None, "other", "bad")], T0 + 6)
+    assert rig.store.read_states(["a"])["a"] == State("a", T0, None, T0 + SECOND, T0, T0 + 5, None, "other", "bad")
     assert rig.state("a")["runs"] == 1
 
 
 def test_a_forgotten_job_has_no_state_and_its_end_is_noted_once(rig: Rig) -> None:
     rig.planned("a", "b")
     for _ in range(2):
-        rig.store.forget(rig.epoch, ["a", "never-there"], T0 + 5)
-    assert set(rig.store.states(["a", "b"])) == {"b"}
+        rig.store.delete_states(rig.epoch, ["a", "never-there"], T0 + 5)
+    assert set(rig.store.read_states(["a", "b"])) == {"b"}
     assert [entry for entry in rig.history() if entry[2] is None] == [("a", T0 + 5, None)]
 
 
 def test_empty_plans_are_nothing(rig: Rig) -> None:
-    rig.store.plan(rig.epoch, [], T0)
-    rig.store.forget(rig.epoch, [], T0)
-    assert rig.store.states([]) == {}
+    rig.store.write_plans(rig.epoch, [], T0)
+    rig.store.delete_states(rig.epoch, [], T0)
+    assert rig.store.read_states([]) == {}
     assert list(rig.history()) == []
 
 
 def test_a_plan_of_thousands_is_one_transaction(rig: Rig) -> None:
     plans = [Plan(f"job-{n}", T0, T0, "key", spec="s" * 50, record=True) for n in range(5_000)]
-    rig.store.plan(rig.epoch, plans, T0)
-    assert len(rig.store.states([plan.job_id for plan in plans])) == 5_000
+    rig.store.write_plans(rig.epoch, plans, T0)
+    assert len(rig.store.read_states([plan.job_id for plan in plans])) == 5_000
     assert len(rig.history()) == 5_000
 
 
@@ -277,28 +277,28 @@ def test_what_was_read_does_not_drift(rig: Rig) -> None:
     rig.update("a", enabled=False)
     rig.delete("b")
     rig.update("c", id="d")
-    rig.store.changes()
-    assert not rig.store.drift()
+    rig.store.read_changes()
+    assert not rig.store.has_drifted()
     loaded(rig.store)
-    assert not rig.store.drift()
+    assert not rig.store.has_drifted()
 
 
 @pytest.mark.parametrize("edit", ["insert", "update", "delete"])
 def test_what_the_feed_will_bring_is_not_drift(rig: Rig, edit: str) -> None:
     rig.planned("a")
-    rig.store.changes()
+    rig.store.read_changes()
     if edit == "insert":
         rig.insert("b")
     elif edit == "update":
         rig.update("a", enabled=False)
     else:
         rig.delete("a")
-    assert not rig.store.drift()
-    rig.store.changes()
-    assert not rig.store.drift()
+    assert not rig.store.has_drifted()
+    rig.store.read_changes()
+    assert not rig.store.has_drifted()
 
 
 def test_a_limit_of_waits_changes_no_answer(rig: Rig) -> None:
     rig.store.limit_waits(5.0)
     rig.planned("a")
-    assert set(rig.store.states(["a"])) == {"a"}
+    assert set(rig.store.read_states(["a"])) == {"a"}

@@ -8,9 +8,9 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission
 
+from celery_qbeat.core.privileges import BUILTIN_PRUNE
 from celery_qbeat.django.models import History, Job, Request, Run, Worker
 from celery_qbeat.django.permissions import scopes_of
-from celery_qbeat.privileges import BUILTIN_PRUNE
 from tests.django.rows import make_job, make_run, make_state
 from tests.django.typing_forms import ADD, change, errors, typed
 

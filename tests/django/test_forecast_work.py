@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from celery_qbeat.core.jobs import RowRules, State
+from celery_qbeat.core.schedules.day_filters import DayFilters
+from celery_qbeat.core.schedules.time_zones import Zone
 from celery_qbeat.django.forecast import MOST_GROUPS, forecast
 from celery_qbeat.django.models import Job
 from celery_qbeat.django.preview import Before, preview
 from celery_qbeat.django.times import viewers_zone
-from celery_qbeat.jobs import RowRules, State
-from celery_qbeat.schedules.days import Days
-from celery_qbeat.schedules.zones import Zone
 from tests.django.rows import us_now
 from tests.django.test_pages import FORECAST, text
 from tests.django.test_preview import columns
@@ -27,7 +27,7 @@ class Steps:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        for owner, name in ((Zone, "span"), (Days, "allows")):
+        for owner, name in ((Zone, "span"), (DayFilters, "allows")):
             monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))
 
     def _counted(self, method: Any) -> Any:

@@ -9,10 +9,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from celery_qbeat.core.jobs import read_row
 from celery_qbeat.django.models import Job, Worker
 from celery_qbeat.django.models.people import row_of
 from celery_qbeat.django.project import read_project
-from celery_qbeat.jobs import read_row
 from tests.django.rows import insert, make_job
 from tests.django.typing_forms import ADD, change, errors, typed
 

@@ -8,9 +8,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from redis import Redis
 
+from celery_qbeat.core.jobs import RowRules, read_row
 from celery_qbeat.django.models import Installation, Job, Worker
 from celery_qbeat.django.models.people import row_of
-from celery_qbeat.jobs import RowRules, read_row
 from tests.django.rows import beat_lives, make_job, make_run, make_state, text, us_now
 from tests.django.typing_forms import change
 
@@ -106,16 +106,16 @@ def test_the_status_page_costs_the_same_with_many_late_jobs(five: Any) -> None:
 def test_the_status_page_lists_the_beats_in_redis_and_says_when_it_is_away(
     site: Any, celery_app: Any, redis_url: str
 ) -> None:
-    from celery_qbeat.clock import SystemClock
     from celery_qbeat.gates import RedisGate, lock_key
+    from celery_qbeat.process.clock import SystemClock
 
     celery_app.conf.qbeat_redis_url = redis_url
     gates = [RedisGate(redis_url, "default", 10, 1, f"host:{number}", clock=SystemClock()) for number in (1, 2)]
     instance = Installation.objects.get().instance
     for gate in gates:
         gate.bind(instance)
-    assert gates[0].hold() is not None
-    assert gates[1].hold() is None
+    assert gates[0].acquire_or_renew() is not None
+    assert gates[1].acquire_or_renew() is None
     beat_lives()
     page = text(site, STATUS)
     assert page.index("host:1</th>") < page.index("holds the lock") < page.index("host:2</th>") < page.index("standby")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from django.db import connections
 
+from celery_qbeat.core.planning import Plan
 from celery_qbeat.django.models import Job, Leader, Request, Run, State, Worker
 from celery_qbeat.django.models.machine import ReadOnly
-from celery_qbeat.planning import Plan
 from celery_qbeat.stores import SqlStore, open_store
 from tests.django.databases import register
 from tests.django.making_schemas import by_django
@@ -52,10 +52,10 @@ def store(alias: str, tables: tuple[str, str]) -> Iterator[SqlStore]:
     store.open()
     epoch = store.take_epoch("test", 1)
     plans = [Plan(name, 1, SLOT, "key") for name in "abc"]
-    store.plan(epoch, plans, 1)
+    store.write_plans(epoch, plans, 1)
     for _ in store.load():
         pass
-    store.changes()
+    store.read_changes()
     yield store
     store.close()
 
@@ -65,7 +65,7 @@ def slots(alias: str) -> dict[str, int]:
 
 
 def changed(store: SqlStore) -> dict[str, object]:
-    changes = store.changes()
+    changes = store.read_changes()
     assert not changes.reload
     return dict(changes.rows)
 
@@ -123,11 +123,11 @@ def test_save_of_a_stale_object_is_seen_and_moves_no_slot_and_no_rev_back(alias:
 def test_a_worker_scope_and_a_request_are_seen(alias: str, store: SqlStore) -> None:
     Worker.objects.using(alias).create(name="billing", queues="a\nb")
     Request.objects.using(alias).create(job_id="a", asked_us=5, asked_by="me")
-    changes = store.changes()
+    changes = store.read_changes()
     assert changes.workers is not None
     assert changes.workers["billing"].queues == ("a", "b")
     assert changes.asked
-    assert [(request.job_id, request.asked_by) for request in store.requests()] == [("a", "me")]
+    assert [(request.job_id, request.asked_by) for request in store.pending_requests()] == [("a", "me")]
 
 
 def test_json_round_trips_through_the_database(alias: str, store: SqlStore) -> None:

@@ -16,7 +16,7 @@ from django.test import override_settings
 
 from celery_qbeat.django.database import missing_triggers
 from celery_qbeat.errors import SchemaError
-from celery_qbeat.stores import canary, tables
+from celery_qbeat.stores import tables, trigger_selftest
 from celery_qbeat.stores.schema import SCHEMA_VERSION
 from tests.django.databases import schema
 from tests.django.making_schemas import by_alembic, by_django
@@ -83,7 +83,7 @@ def test_alembic_finds_no_difference_and_the_canary_sings_after_djangos_migratio
     by_django(django_database(database_url))
     assert differences(database_url) == []
     with sa.create_engine(database_url, poolclass=sa.NullPool).connect() as connection:
-        assert canary.sing(connection) == ""
+        assert trigger_selftest.verify_triggers(connection) == ""
         connection.rollback()
 
 

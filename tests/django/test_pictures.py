@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from celery_qbeat.core.jobs import Verdict
 from celery_qbeat.django.pictures import Bar, heatmap, timeline
 from celery_qbeat.django.pictures.heatmap import short
 from celery_qbeat.django.times import ago, clock, length
 from celery_qbeat.django.verdicts import LOOKS, look
-from celery_qbeat.jobs import Verdict
 
 SVG = "{http://www.w3.org/2000/svg}"
 NOW = 1_800_000_000_000_000

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from celery_qbeat.core.jobs import RowRules, State
+from celery_qbeat.core.schedules import parse
+from celery_qbeat.core.schedules import preview as next_slots
 from celery_qbeat.django.preview import COLUMNS, Before, preview
-from celery_qbeat.jobs import RowRules, State
-from celery_qbeat.schedules import parse
-from celery_qbeat.schedules import preview as next_slots
 from tests.django.rows import make_job, make_run, make_state, us_now
 from tests.django.typing_forms import PREVIEW, typed
 

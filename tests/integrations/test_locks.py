@@ -53,7 +53,7 @@ def test_the_second_run_is_declined_until_the_first_ends(
 ) -> None:
     first, second, other = (run_of(make(fn=fn)) for _ in range(3))
     receipts = dispatcher.send([first, second], yes)
-    assert [receipt.fate.value for receipt in receipts] == ["sent", "declined"], receipts
+    assert [receipt.outcome.value for receipt in receipts] == ["sent", "declined"], receipts
     assert detail.format(first=first.run.task_id) in receipts[1].detail
     (message,) = take_all(app)
     assert message.headers["id"] == first.run.task_id
@@ -63,7 +63,7 @@ def test_the_second_run_is_declined_until_the_first_ends(
         task.on_success(None, first.run.task_id, [], {})
     else:
         task.after_return("SUCCESS", None, first.run.task_id, [], {}, None)
-    assert [receipt.fate.value for receipt in dispatcher.send([other], yes)] == ["sent"]
+    assert [receipt.outcome.value for receipt in dispatcher.send([other], yes)] == ["sent"]
     assert len(take_all(app)) == 1
 
 
@@ -73,6 +73,6 @@ def test_a_broker_that_takes_nothing_leaves_no_lock(
     shipment = run_of(row(fn="single"))
     answers = iter([True, False])
     (receipt,) = dispatcher.send([shipment], lambda: next(answers))
-    assert receipt.fate.value == "not sent", "trust ended while the task took its lock"
+    assert receipt.outcome.value == "not sent", "trust ended while the task took its lock"
     (receipt,) = dispatcher.send([shipment], yes)
-    assert receipt.fate.value == "sent"
+    assert receipt.outcome.value == "sent"

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from celery_qbeat.audit import FAULTS, Line, Record, Subject, Window, audit, definitions
-from celery_qbeat.jobs import IN_FLIGHT, State, Verdict
-from celery_qbeat.planning import OVERTAKEN_DETAIL
-from celery_qbeat.privileges import BUILTIN_PRUNE
+from celery_qbeat.core.audit import FAULTS, Line, Record, Subject, Window, audit, definitions
+from celery_qbeat.core.jobs import IN_FLIGHT, State, Verdict
+from celery_qbeat.core.planning import OVERTAKEN_DETAIL
+from celery_qbeat.core.privileges import BUILTIN_PRUNE
 from celery_qbeat.testing.database import Database, Entry
 from tests.simulation.observer import Observer
 from tests.simulation.stand_ins import Broker, Message

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from celery_qbeat.engine import Engine, Limits, Parts
-from celery_qbeat.identity import request_task_id
-from celery_qbeat.jobs import RowRules
-from celery_qbeat.privileges import BUILTIN_PRUNE, Privileges
+from celery_qbeat.core.identity import request_task_id
+from celery_qbeat.core.jobs import RowRules
+from celery_qbeat.core.privileges import BUILTIN_PRUNE, Privileges
+from celery_qbeat.engine import Dependencies, Engine, Limits
 from celery_qbeat.testing.database import Database, Edits
 from tests.simulation.auditor import Auditor
 from tests.simulation.observer import SECOND, Observer
@@ -103,7 +103,7 @@ class History:
         self.skewed(skew)
         gate = SimStandalone(beat) if self.standalone else SimGate(beat, self.server, self.ttl_s)
         beat.engine = self.mutant.engine(
-            Parts(
+            Dependencies(
                 store=self.mutant.store(self.database, Link(beat, self.observer)),
                 gate=gate,
                 dispatcher=SimDispatcher(beat, self.broker, gate),
@@ -114,7 +114,7 @@ class History:
                 limits=self.limits,
                 holder=beat.name,
                 code_jobs=self.code,
-                chores={BUILTIN_PRUNE: three_steps},
+                builtin_tasks={BUILTIN_PRUNE: three_steps},
             )
         )
         self.world.say(f"--- {beat.name} starts, its clock {skew / SECOND:+g} s")

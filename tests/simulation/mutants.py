@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celery_qbeat.engine import Engine
-from celery_qbeat.engine.sender import Sender
-from celery_qbeat.ports import Claim, Fate, Receipt, Shipment
+from celery_qbeat.engine.dispatch import SlotDispatch
+from celery_qbeat.ports import Claim, OutgoingRun, PublishOutcome, PublishResult
 from celery_qbeat.testing.database import Database
 from tests.simulation.history import Mutant
 from tests.simulation.observer import SECOND_CLOCK
@@ -61,27 +61,27 @@ class WithoutSecondClock(SimStore):
         return None
 
 
-class PublishesFirst(Sender):
+class PublishesFirst(SlotDispatch):
     """The broker is told before the database is."""
 
     def _claim(self, wanted: Sequence[Any], now: int) -> tuple[int, list[Any], frozenset[str]]:
-        self._parts.dispatcher.send([shipment for item in wanted for shipment in item.shipments()], lambda: True)
+        self._deps.dispatcher.send([shipment for item in wanted for shipment in item.shipments()], lambda: True)
         return super()._claim(wanted, now)
 
     def _ship(
-        self, batch_id: int, won: Sequence[Any], shipments: Sequence[Shipment], now: int, trusted: Callable[[], bool]
+        self, batch_id: int, won: Sequence[Any], shipments: Sequence[OutgoingRun], now: int, trusted: Callable[[], bool]
     ) -> bool:
-        receipts = [Receipt(shipment.run.task_id, Fate.SENT) for shipment in shipments]
+        receipts = [PublishResult(shipment.run.task_id, PublishOutcome.SENT) for shipment in shipments]
         if shipments:
-            self._marker.mark(batch_id, shipments, receipts, now, closes=True)
-        self._desk.pay()
+            self._marker.record_results(batch_id, shipments, receipts, now, closes=True)
+        self._leader.flush_pending_writes()
         return True
 
 
 class PublishingFirst(Engine):
     def _assemble(self) -> None:
         super()._assemble()
-        self._sender = PublishesFirst(self._parts, self.desk, self._leadership.renew)
+        self._sender = PublishesFirst(self._deps, self.leader, self._leadership.renew)
 
 
 class AlwaysTrusting(Engine):

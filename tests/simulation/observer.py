@@ -11,9 +11,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_qbeat.jobs import IN_FLIGHT, Job, Verdict
-from celery_qbeat.planning import OVERTAKEN_DETAIL, REMEMBERED_DETAIL, STEP_BACK_US, Claim, Plan
-from celery_qbeat.ports import Release
+from celery_qbeat.core.jobs import IN_FLIGHT, Job, Verdict
+from celery_qbeat.core.planning import OVERTAKEN_DETAIL, REMEMBERED_DETAIL, STEP_BACK_US, Claim, Plan
+from celery_qbeat.ports import ClaimRelease
 from celery_qbeat.testing import MemoryStore
 from celery_qbeat.testing.database import Database
 from tests.simulation.world import Beat, World
@@ -334,7 +334,7 @@ class Observer:
                 self._released(release, gone)
         return result
 
-    def _released(self, release: Release, gone: Sequence[str]) -> None:
+    def _released(self, release: ClaimRelease, gone: Sequence[str]) -> None:
         course = self.courses.setdefault(release.job_id, Course())
         freed = [slot for task in gone for slot in course.stands_for.pop(task, [])]
         for slot in freed:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from celery_qbeat.jobs import Job, Verdict
+from celery_qbeat.core.jobs import Job, Verdict
+from celery_qbeat.core.schedules import Every
 from celery_qbeat.ports import Store
-from celery_qbeat.schedules import Every
 from celery_qbeat.testing.database import Batch, Database, Entry
 from tests.simulation.observer import SECOND
 from tests.simulation.stand_ins import Broker, Message

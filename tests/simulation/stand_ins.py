@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from celery_qbeat.answers import Answers, Holder
+from celery_qbeat.core.jobs import Job, Verdict
+from celery_qbeat.core.worker_answers import Answers, Holder
 from celery_qbeat.gates import StandaloneGate
-from celery_qbeat.jobs import Job, Verdict
-from celery_qbeat.ports import FOREVER, End, Fate, Flight, Lease, Receipt, Shipment
+from celery_qbeat.ports import FOREVER, LockLease, OutgoingRun, PublishOutcome, PublishResult, RunOutcome, UnfinishedRun
 from tests.simulation.world import Beat, World
 
 # ---------------------------------------------------------------- gate
@@ -45,13 +45,13 @@ class SimGate:
         self._server = server
         self._ttl_s = ttl_s
         self._calls = 0
-        self._lease: Lease | None = None
+        self._lease: LockLease | None = None
         self._yielded_until = 0.0
 
     def bind(self, instance: str) -> None:
         """All beats of a world have one database."""
 
-    def hold(self) -> Lease | None:
+    def acquire_or_renew(self) -> LockLease | None:
         world, started = self._beat.world, self._beat.monotonic()
         world.step(self._beat, "asks for the lock")
         if self._beat.name in self._server.away_for:
@@ -71,19 +71,19 @@ class SimGate:
             self._yielded_until = 0.0 if lock.value else self._yielded_until
             return None
         lock.until = world.now + self._ttl_s
-        self._lease = Lease(lock.value, started + self._ttl_s * 0.9)
+        self._lease = LockLease(lock.value, started + self._ttl_s * 0.9)
         return self._lease
 
     @property
     def trusted_until(self) -> float:
         return 0.0 if self._lease is None else self._lease.trusted_until
 
-    def yield_(self) -> None:
+    def resign_until_replaced(self) -> None:
         self._beat.world.step(self._beat, "yields the lock")
         self._yielded_until = self._beat.monotonic() + self._ttl_s
-        self.let_go()
+        self.step_aside()
 
-    def let_go(self) -> bool:
+    def step_aside(self) -> bool:
         self._beat.world.step(self._beat, "gives the lock back")
         held, self._lease = self._lease is not None, None
         self.release()
@@ -108,9 +108,9 @@ class SimStandalone(StandaloneGate):
         super().__init__()
         self._beat = beat
 
-    def hold(self) -> Lease | None:
+    def acquire_or_renew(self) -> LockLease | None:
         self._beat.world.step(self._beat, "looks whether it stands by")
-        return super().hold()
+        return super().acquire_or_renew()
 
     @property
     def trusted_until(self) -> float:
@@ -143,13 +143,13 @@ class Broker:
         self.refused: set[str] = set()
         self.messages: list[Message] = []
         self.acknowledged: set[str] = set()
-        self.reports: list[End] = []
-        self.backend: dict[str, End] = {}
+        self.reports: list[RunOutcome] = []
+        self.backend: dict[str, RunOutcome] = {}
         self.running: set[str] = set()
         self.longest_run_s = 20.0
         self.on_message: Callable[[Message], None] = lambda message: None
 
-    def take(self, beat: Beat, shipment: Shipment) -> None:
+    def take(self, beat: Beat, shipment: OutgoingRun) -> None:
         job, run = shipment.job, shipment.run
         message = Message(self.world.now, beat.name, job.id, run.slot_us, run.task_id, job.on_doubt, job.fn)
         self.messages.append(message)
@@ -174,15 +174,15 @@ class Broker:
 
     def report(self, task: str, verdict: Verdict) -> None:
         self.running.discard(task)
-        self.reports.append(End(task, verdict, "KeyError: 'x'" if verdict is Verdict.FAILED else ""))
+        self.reports.append(RunOutcome(task, verdict, "KeyError: 'x'" if verdict is Verdict.FAILED else ""))
         self.world.say(f"    a worker reports {task}: {verdict}")
 
     def _only_in_backend(self, task: str) -> None:
         self.running.discard(task)
-        self.backend[task] = End(task, Verdict.REVOKED)
+        self.backend[task] = RunOutcome(task, Verdict.REVOKED)
 
 
-REFUSED: Fate = getattr(Fate, "REFUSED", Fate.NOT_SENT)
+REFUSED: PublishOutcome = getattr(PublishOutcome, "REFUSED", PublishOutcome.NOT_SENT)
 """One message was refused, and the broker takes others."""
 
 
@@ -194,55 +194,55 @@ class SimDispatcher:
         self._broker = broker
         self._gate = gate
 
-    def ready(self) -> str:
+    def unavailable_reason(self) -> str:
         self._beat.world.step(self._beat, "asks the broker")
         return "connection refused" if self._broker.away else ""
 
-    def incarnation(self) -> str:
+    def memory_id(self) -> str:
         return "" if self._broker.away else "1"
 
-    def late(self) -> Sequence[Receipt]:
+    def late_results(self) -> Sequence[PublishResult]:
         return ()
 
-    def send(self, shipments: Sequence[Shipment], trusted: Callable[[], bool]) -> Sequence[Receipt]:
-        receipts: list[Receipt] = []
+    def send(self, shipments: Sequence[OutgoingRun], trusted: Callable[[], bool]) -> Sequence[PublishResult]:
+        receipts: list[PublishResult] = []
         stopped: str | None = None
         for shipment in shipments:
             receipt = self._one(shipment, trusted) if stopped is None else None
             if receipt is None:
-                receipts.append(Receipt(shipment.run.task_id, Fate.NOT_SENT, stopped or ""))
+                receipts.append(PublishResult(shipment.run.task_id, PublishOutcome.NOT_SENT, stopped or ""))
                 continue
             receipts.append(receipt)
-            alone = receipt.fate is REFUSED and shipment.job.id in self._broker.refused
-            if receipt.fate in (Fate.NOT_SENT, Fate.DOUBT) and not alone:
+            alone = receipt.outcome is REFUSED and shipment.job.id in self._broker.refused
+            if receipt.outcome in (PublishOutcome.NOT_SENT, PublishOutcome.UNKNOWN) and not alone:
                 stopped = receipt.detail
         return receipts
 
-    def _one(self, shipment: Shipment, trusted: Callable[[], bool]) -> Receipt:
+    def _one(self, shipment: OutgoingRun, trusted: Callable[[], bool]) -> PublishResult:
         beat, broker, world = self._beat, self._broker, self._beat.world
         task = shipment.run.task_id
         world.step(beat, f"is about to publish {shipment.job.id}@{shipment.run.slot_us}")
         if not trusted():
-            return Receipt(task, Fate.NOT_SENT)
+            return PublishResult(task, PublishOutcome.NOT_SENT)
         if world.now > self._gate.trusted_until:
             world.broken(f"{beat.name} publishes {shipment.job.id}@{shipment.run.slot_us} without trust in its lock")
         if shipment.job.id in broker.bad:
-            return Receipt(task, Fate.BAD, "cannot be encoded")
+            return PublishResult(task, PublishOutcome.BAD, "cannot be encoded")
         # A beat may freeze here: its trust was checked, and the message goes out after it ended.
         world.step(beat, f"publishes {shipment.job.id}@{shipment.run.slot_us}")
         if broker.away:
-            return Receipt(task, Fate.NOT_SENT, "connection refused")
+            return PublishResult(task, PublishOutcome.NOT_SENT, "connection refused")
         if shipment.job.id in broker.refused:
-            return Receipt(task, REFUSED, "the queue is full")
+            return PublishResult(task, REFUSED, "the queue is full")
         if world.rng.random() < world.rates.publish:
             arrived = world.rng.random() < 0.5
             world.say(f"--- nobody tells {beat.name} whether it arrived ({arrived})")
             if arrived:
                 broker.take(beat, shipment)
-            return Receipt(task, Fate.DOUBT, "connection reset")
+            return PublishResult(task, PublishOutcome.UNKNOWN, "connection reset")
         broker.take(beat, shipment)
         broker.acknowledged.add(task)
-        return Receipt(task, Fate.SENT)
+        return PublishResult(task, PublishOutcome.SENT)
 
     def close(self) -> None:
         pass
@@ -260,11 +260,11 @@ class SimCompletions:
     def __init__(self, beat: Beat, broker: Broker) -> None:
         self._beat = beat
         self._broker = broker
-        self._taken: list[End] = []
+        self._taken: list[RunOutcome] = []
         self._unread_s = float("inf")
         self._asked: Sequence[str] = ()
 
-    def take(self, budget_s: float) -> Sequence[End]:
+    def receive(self, budget_s: float) -> Sequence[RunOutcome]:
         self._beat.world.step(self._beat, "reads reports")
         reports = [] if self._broker.away else list(self._broker.reports)
         some = bool(reports) and self._beat.world.rng.random() < 0.1
@@ -275,22 +275,22 @@ class SimCompletions:
     def unread_s(self) -> float:
         return self._unread_s
 
-    def ack(self) -> None:
+    def acknowledge(self) -> None:
         self._beat.world.step(self._beat, "acknowledges reports")
         for end in self._taken:
             if end in self._broker.reports:
                 self._broker.reports.remove(end)
 
-    def look_up(self, flights: Sequence[Flight]) -> Sequence[End]:
+    def query_results(self, flights: Sequence[UnfinishedRun]) -> Sequence[RunOutcome]:
         self._beat.world.step(self._beat, "asks the result backend")
         return [self._broker.backend[flight.task_id] for flight in flights if flight.task_id in self._broker.backend]
 
-    def ask(self, runs: Mapping[str, Job | None]) -> bool:
+    def ask_workers(self, runs: Mapping[str, Job | None]) -> bool:
         self._beat.world.step(self._beat, "asks the workers")
         self._asked = () if self._broker.away else tuple(runs)
         return not self._broker.away
 
-    def answers(self) -> Answers | None:
+    def worker_answers(self) -> Answers | None:
         self._beat.world.step(self._beat, "reads the answers of the workers")
         chance = self._beat.world.rng.random
         found = [task for task in self._asked if task in self._broker.running and chance() < 0.8]

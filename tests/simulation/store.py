@@ -13,12 +13,34 @@ from celery_qbeat.testing.database import Database
 from tests.simulation.observer import Observer
 from tests.simulation.world import Beat, Strange
 
-READS = ("open", "workers", "changes", "states", "requests", "drift")
+READS = ("open", "workers", "read_changes", "read_states", "pending_requests", "has_drifted")
 WRITES = (
-    *("take_epoch", "beat", "plan", "forget", "claim", "sent", "release", "conclude", "close_batches", "answer"),
-    "shorten",
+    *(
+        "take_epoch",
+        "record_heartbeat",
+        "write_plans",
+        "delete_states",
+        "claim",
+        "mark_sent",
+        "release_claims",
+        "record_outcomes",
+        "close_batches",
+        "delete_requests",
+    ),
+    "shorten_leases",
 )
-LATE = frozenset({"plan", "forget", "claim", "sent", "release", "conclude", "answer", "shorten"})
+LATE = frozenset(
+    {
+        "write_plans",
+        "delete_states",
+        "claim",
+        "mark_sent",
+        "release_claims",
+        "record_outcomes",
+        "delete_requests",
+        "shorten_leases",
+    }
+)
 """Calls that may be carried out a moment after their caller was cut off."""
 
 
@@ -47,9 +69,9 @@ class SimStore(MemoryStore):
             if part.orphans:
                 yield Loaded(orphans=part.orphans)
 
-    def flights(self) -> Iterator[Any]:
+    def unfinished_runs(self) -> Iterator[Any]:
         self._step("reads the runs in flight")
-        for part in super().flights():
+        for part in super().unfinished_runs():
             for flight in part:
                 self._step("reads a part of them")
                 yield [flight]

@@ -13,9 +13,9 @@ from celery import Celery
 from click.testing import CliRunner, Result
 
 from celery_qbeat.cli import Chosen, main, qbeat
-from celery_qbeat.identity import task_id
-from celery_qbeat.jobs import RowRules, read_row
-from celery_qbeat.liveness import LEAST_SILENCE_US
+from celery_qbeat.core.identity import task_id
+from celery_qbeat.core.jobs import RowRules, read_row
+from celery_qbeat.core.liveness import LEAST_SILENCE_US
 from celery_qbeat.stores import rows, tables
 from celery_qbeat.testing.database import INSTANCE
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from celery_qbeat.agenda import STALE, UNPLANNED, Agenda, Entry
-from celery_qbeat.jobs import Job, Reading, State
-from celery_qbeat.planning import Plan
-from celery_qbeat.schedules import Every, Interval, Schedule
+from celery_qbeat.core.agenda import STALE, UNPLANNED, Agenda, AgendaEntry
+from celery_qbeat.core.jobs import Job, Reading, State
+from celery_qbeat.core.planning import Plan
+from celery_qbeat.core.schedules import Every, Interval, Schedule
 
 SECOND = 1_000_000
 NOON = 1_780_315_200 * SECOND
@@ -58,7 +58,7 @@ class AgendaMachine(RuleBasedStateMachine):
     def take_in_a_row(self, job: str, schedule: Schedule, enabled: bool, fault: int) -> None:
         bad = fault == 0
         row, before = reading(job, schedule, enabled=enabled, bad=bad), self.states.get(job)
-        plan = self.agenda.put(row, before, self.now)
+        plan = self.agenda.add_or_replace(row, before, self.now)
         after = stored(plan, before)
         assert after is not None
         self.states[job] = after
@@ -70,11 +70,11 @@ class AgendaMachine(RuleBasedStateMachine):
         assert (entry.next_us is not None) == (enabled and not bad)
         if plan is not None and plan.record:
             assert plan.spec == (repr(schedule) if enabled and not bad else None)
-        assert self.agenda.put(row, after, self.now) is None, "a plan that was stored is right"
+        assert self.agenda.add_or_replace(row, after, self.now) is None, "a plan that was stored is right"
 
     @rule(job=IDS)
     def forget_a_row(self, job: str) -> None:
-        state = self.agenda.drop(job)
+        state = self.agenda.remove(job)
         assert (state is not None) == (job in self.model)
         self.model.pop(job, None)
         self.states.pop(job, None)
@@ -90,31 +90,31 @@ class AgendaMachine(RuleBasedStateMachine):
             for job, model in self.model.items()
             if model.next_us is not None and model.next_us <= self.now and not model.waiting
         )
-        found = self.agenda.due(self.now, limit)
+        found = self.agenda.pop_due(self.now, limit)
         assert [(entry.next_us, entry.id) for entry in found] == wanted[:limit]
         for entry in found:
             self.decide(entry, data.draw(st.sampled_from(["moved", "again", "wait", "put back", "finished"])))
 
-    def decide(self, entry: Entry, fate: str) -> None:
+    def decide(self, entry: AgendaEntry, fate: str) -> None:
         model, before = self.model[entry.id], replace(entry)
         if fate == "again":
-            self.agenda.again(entry.id)
+            self.agenda.return_due(entry.id)
         elif fate == "wait":
-            self.agenda.wait(entry)
+            self.agenda.block_until_finished(entry)
             model.waiting = True
         else:
             following = None if fate == "finished" else self.now + 30 * SECOND
-            self.agenda.moved(entry.id, following, self.now, last_run_us=self.now, last_slot_us=entry.next_us)
+            self.agenda.record_claim(entry.id, following, self.now, last_run_us=self.now, last_slot_us=entry.next_us)
             model.next_us = following
         if fate == "put back" and before.next_us is not None:
-            self.agenda.put_back(before, before.next_us, before.state.last_run_us, None)
+            self.agenda.undo_claim(before, before.next_us, before.state.last_run_us, None)
             model.next_us = before.next_us
             assert self.agenda.entries[entry.id].state == before.state
         self.states[entry.id] = self.agenda.entries[entry.id].state
 
     @rule(job=IDS)
     def a_run_ends(self, job: str) -> None:
-        self.agenda.wake(job)
+        self.agenda.unblock(job)
         if job in self.model:
             self.model[job].waiting = False
 
@@ -131,8 +131,10 @@ TestAgenda = AgendaMachine.TestCase
 def test_an_idle_look_reads_only_the_top_of_the_heap() -> None:
     agenda = Agenda()
     for number in range(1000):
-        agenda.put(reading(f"j{number}", Interval(3600)), State(f"j{number}", NOON, NOON + number * SECOND), NOON)
-    assert agenda.due(NOON - 1, 10) == []
+        agenda.add_or_replace(
+            reading(f"j{number}", Interval(3600)), State(f"j{number}", NOON, NOON + number * SECOND), NOON
+        )
+    assert agenda.pop_due(NOON - 1, 10) == []
     assert len(agenda._heap) == 1000
 
 
@@ -140,13 +142,13 @@ def test_a_row_that_is_edited_again_and_again_does_not_fill_the_heap() -> None:
     agenda, state = Agenda(), None
     for number in range(20 * STALE):
         schedule = Interval(3600 + number % 7)
-        state = stored(agenda.put(reading("j", schedule), state, NOON + number * SECOND), state)
+        state = stored(agenda.add_or_replace(reading("j", schedule), state, NOON + number * SECOND), state)
     assert len(agenda._heap) <= 2 * STALE
     assert agenda.next_us() == agenda.entries["j"].next_us
 
 
 def test_a_job_seen_for_the_first_time_is_due_at_once_and_recorded() -> None:
-    plan = Agenda().put(reading("j", Interval(60)), None, NOON)
+    plan = Agenda().add_or_replace(reading("j", Interval(60)), None, NOON)
     assert plan is not None
     assert (plan.next_run_us, plan.first_seen_us, plan.record, plan.spec) == (NOON, NOON, True, repr(Interval(60)))
     assert plan.overtaken_us is None
@@ -154,18 +156,18 @@ def test_a_job_seen_for_the_first_time_is_due_at_once_and_recorded() -> None:
 
 def test_a_disabled_job_seen_for_the_first_time_is_planned_from_now_when_it_is_enabled() -> None:
     agenda = Agenda()
-    state = stored(agenda.put(reading("j", Interval(60), enabled=False), None, NOON), None)
+    state = stored(agenda.add_or_replace(reading("j", Interval(60), enabled=False), None, NOON), None)
     assert state is not None
     assert (state.next_run_us, state.plan_key) == (None, UNPLANNED)
-    plan = agenda.put(reading("j", Interval(60)), state, NOON + SECOND)
+    plan = agenda.add_or_replace(reading("j", Interval(60)), state, NOON + SECOND)
     assert plan is not None
     assert (plan.next_run_us, plan.record) == (NOON + 61 * SECOND, True)
 
 
 def test_a_bad_row_seen_for_the_first_time_starts_like_a_new_one_when_it_is_repaired() -> None:
     agenda = Agenda()
-    state = stored(agenda.put(reading("j", Interval(60), bad=True), None, NOON), None)
-    plan = agenda.put(reading("j", Interval(60)), state, NOON + SECOND)
+    state = stored(agenda.add_or_replace(reading("j", Interval(60), bad=True), None, NOON), None)
+    plan = agenda.add_or_replace(reading("j", Interval(60)), state, NOON + SECOND)
     assert plan is not None
     assert plan.next_run_us == NOON + SECOND
 
@@ -173,10 +175,10 @@ def test_a_bad_row_seen_for_the_first_time_starts_like_a_new_one_when_it_is_repa
 def test_a_due_slot_that_a_new_plan_gives_up_is_named_in_it() -> None:
     agenda = Agenda()
     state = State("j", NOON, NOON + SECOND, plan_key=repr(Interval(60)))
-    plan = agenda.put(reading("j", Interval(90)), state, NOON + SECOND)
+    plan = agenda.add_or_replace(reading("j", Interval(90)), state, NOON + SECOND)
     assert plan is not None
     assert plan.overtaken_us == NOON + SECOND
-    early = agenda.put(reading("j", Interval(90)), state, NOON)
+    early = agenda.add_or_replace(reading("j", Interval(90)), state, NOON)
     assert early is not None
     assert early.overtaken_us is None
 
@@ -186,16 +188,16 @@ def test_after_a_step_back_only_what_lies_too_far_ahead_is_named() -> None:
     minutely = Interval(60)
     for job, seconds in [("near", 30), ("far", 90)]:
         state = State(job, 0, NOON + seconds * SECOND, plan_key=repr(minutely))
-        agenda.put(reading(job, minutely), state, NOON + 60 * SECOND)
-    assert [entry.id for entry in agenda.far_off(NOON)] == ["far"]
+        agenda.add_or_replace(reading(job, minutely), state, NOON + 60 * SECOND)
+    assert [entry.id for entry in agenda.beyond_schedule(NOON)] == ["far"]
 
 
 def test_marks_on_jobs_that_nobody_knows_do_nothing() -> None:
     agenda = Agenda()
-    agenda.moved("j", NOON, NOON - 1, last_run_us=None, last_slot_us=None)
-    agenda.put_back(Entry("j", None, State("j", NOON)), NOON, None, None)
-    agenda.succeeded("j", NOON, None)
-    agenda.again("j")
-    agenda.wake("j")
-    assert agenda.drop("j") is None
+    agenda.record_claim("j", NOON, NOON - 1, last_run_us=None, last_slot_us=None)
+    agenda.undo_claim(AgendaEntry("j", None, State("j", NOON)), NOON, None, None)
+    agenda.record_success("j", NOON, None)
+    agenda.return_due("j")
+    agenda.unblock("j")
+    assert agenda.remove("j") is None
     assert len(agenda) == 0

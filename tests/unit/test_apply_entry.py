@@ -12,8 +12,8 @@ from celery.schedules import crontab, schedule
 
 from celery_qbeat import Schedule, Scheduler
 from celery_qbeat.apply_entry import ApplyEntry, to_celery
+from celery_qbeat.core.schedules import Cron, Interval, parse
 from celery_qbeat.dispatchers import CeleryDispatcher
-from celery_qbeat.schedules import Cron, Interval, parse
 from tests.contract.making_runs import INSTANCE, fates, make_app, row, run_of, take_all, yes
 
 
@@ -128,7 +128,7 @@ def test_an_sdk_that_fails_hurts_one_run(scheduler: Scheduler, monkeypatch: pyte
     app = scheduler.app
     dispatcher = CeleryDispatcher(app, namespace="test", instance=lambda: INSTANCE, hook=ApplyEntry(scheduler))
     (receipt,) = dispatcher.send([run_of(row(fn="plain"))], yes)
-    assert receipt.fate.value == "bad"
+    assert receipt.outcome.value == "bad"
     assert "RuntimeError: no DSN" in receipt.detail
     dispatcher.close()
 
@@ -148,5 +148,5 @@ def test_an_error_that_celery_swallows_reaches_the_receipt(
     app.tasks["plain"].apply_async = refuse
     dispatcher = CeleryDispatcher(app, namespace="test", instance=lambda: INSTANCE, hook=ApplyEntry(scheduler))
     (receipt,) = dispatcher.send([run_of(row(fn="plain"))], yes)
-    assert (receipt.fate.value, receipt.detail) == ("bad", "apply_async of 'plain' raised ValueError: not today")
+    assert (receipt.outcome.value, receipt.detail) == ("bad", "apply_async of 'plain' raised ValueError: not today")
     dispatcher.close()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_qbeat.audit import (
+from celery_qbeat.core.audit import (
     FAULTS,
     SETTLING_US,
     Kind,
@@ -24,9 +24,9 @@ from celery_qbeat.audit import (
     definitions,
     read_spec,
 )
-from celery_qbeat.jobs import RowRules, read_row
-from celery_qbeat.planning import OVERTAKEN_DETAIL
-from celery_qbeat.schedules import parse
+from celery_qbeat.core.jobs import RowRules, read_row
+from celery_qbeat.core.planning import OVERTAKEN_DETAIL
+from celery_qbeat.core.schedules import parse
 from tests.unit.engine.rig import DAY, HOUR, MINUTE, SECOND, Rig, at
 
 T0 = at("2026-06-01T00:00:00")

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_qbeat.dispatchers.backlog import Backlog
+from celery_qbeat.dispatchers.celery.unread_backlog import Backlog
 
 KEYS = ("a", "b")
 STEPS = st.lists(

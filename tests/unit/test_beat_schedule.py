@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from celery_qbeat import Schedule
 from celery_qbeat.beat_schedule import ARGS, CELERY_SCHEDULE, KWARGS, Asked, Foreign, code_jobs, from_celery, to_us
+from celery_qbeat.core.jobs import ENTRY_NAME
+from celery_qbeat.core.planning import decides_itself, late_after
+from celery_qbeat.core.schedules import Cron, Interval
 from celery_qbeat.errors import ScheduleError
-from celery_qbeat.jobs import ENTRY_NAME
-from celery_qbeat.planning import decides_itself, late_after
-from celery_qbeat.schedules import Cron, Interval
 
 
 def utc(text: str) -> datetime:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_qbeat.beat_schedule import code_jobs
-from celery_qbeat.planning import OVERTAKEN_DETAIL
+from celery_qbeat.core.planning import OVERTAKEN_DETAIL
 from celery_qbeat.stores import tables
 from tests.unit.making_cli import DAY, HOUR, MINUTE, SECOND, Cli, migrated
 

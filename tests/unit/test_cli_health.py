@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from celery_qbeat.cli import main
-from celery_qbeat.jobs import CRON_RESERVED
-from celery_qbeat.liveness import silence_limit_us
+from celery_qbeat.core.jobs import CRON_RESERVED
+from celery_qbeat.core.liveness import silence_limit_us
 from celery_qbeat.stores import tables
 from tests.unit.making_cli import DAY, HOUR, MINUTE, SECOND, Cli, migrated
 

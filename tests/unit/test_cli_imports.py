@@ -26,7 +26,7 @@ HEAVY = (
     "celery_qbeat.demo",
     "celery_qbeat.testing",
 )
-LISTS = ("sqlalchemy", "pydantic", "celery_qbeat.stores", "celery_qbeat.jobs")
+LISTS = ("sqlalchemy", "pydantic", "celery_qbeat.stores", "celery_qbeat.core.jobs")
 EVERYTHING = (*HEAVY, *LISTS)
 COMMANDS = (
     ("--help", EVERYTHING),

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_qbeat.cli import times
+from celery_qbeat.core.safe_text import one_line
 from celery_qbeat.errors import QbeatError
-from celery_qbeat.safe_text import one_line
 
 SECOND, HOUR, DAY = 1_000_000, 3_600_000_000, 86_400_000_000
 SECONDS = st.integers(30_000_000, 8_000_000_000)

@@ -16,7 +16,14 @@ TIME = {"time", "time_ns", "localtime", "gmtime", "ctime"}
 READS = {f"time.{name}" for name in TIME} | {
     *("datetime.now", "datetime.utcnow", "datetime.today", "date.today", "timezone.now"),
 }
-READERS = {"clock.py", "django/times.py", "beat_schedule.py", "demo/__main__.py", "heartbeat.py", "worker.py"}
+READERS = {
+    "process/clock.py",
+    "django/times.py",
+    "beat_schedule.py",
+    "demo/__main__.py",
+    "process/heartbeat.py",
+    "worker.py",
+}
 """The modules of the package that may read the wall clock; all others are given the time."""
 
 

@@ -6,34 +6,34 @@ from typing import Any
 
 import pytest
 
-from celery_qbeat.conditions import (
+from celery_qbeat.core.health import (
     AILING,
     IDLE,
     Condition,
     Facts,
+    HealthRules,
     InFlight,
-    Judge,
     LastRun,
     condition_of,
     last_run,
     privileged,
 )
-from celery_qbeat.jobs import Job, RowRules, State, Worker, read_row
-from celery_qbeat.privileges import BUILTIN_PRUNE, Privileges
-from celery_qbeat.schedules import parse
+from celery_qbeat.core.jobs import Job, RowRules, State, WorkerScope, read_row
+from celery_qbeat.core.privileges import BUILTIN_PRUNE, Privileges
+from celery_qbeat.core.schedules import parse
 
 NOW = 1_800_000_000_000_000
 ROW = {"id": "j", "fn": "app.a", "schedule_kind": "every", "schedule": "1h"}
 KNOWN = Privileges(registered=frozenset({"app.a", "celery.map"}))
-WORKERS = {"off": Worker("off", enabled=False), "narrow": Worker("narrow", functions=("other.*",))}
+WORKERS = {"off": WorkerScope("off", enabled=False), "narrow": WorkerScope("narrow", functions=("other.*",))}
 
 
-def judge(**more: Any) -> Judge:
-    return Judge(**{"rules": RowRules(), "workers": WORKERS, "privileges": KNOWN, "now_us": NOW, **more})
+def judge(**more: Any) -> HealthRules:
+    return HealthRules(**{"rules": RowRules(), "workers": WORKERS, "privileges": KNOWN, "now_us": NOW, **more})
 
 
-def condition(state: State | None = None, by: Judge | None = None, **columns: Any) -> Condition:
-    return (by or judge()).standing({**ROW, **columns}, state).condition
+def condition(state: State | None = None, by: HealthRules | None = None, **columns: Any) -> Condition:
+    return (by or judge()).row_health({**ROW, **columns}, state).condition
 
 
 def key(**columns: Any) -> str:
@@ -64,9 +64,9 @@ def test_a_row_stands_as_the_scheduler_would_take_it(columns: dict[str, Any], ex
 
 
 def test_every_reason_but_that_of_a_sound_row_is_said() -> None:
-    assert judge().standing({**ROW, "fn": "celery.map"}, None).reason != ""
-    assert judge().standing(ROW, None).reason == "no beat has seen it yet"
-    assert judge().standing(ROW, State("j", 1, next_run_us=NOW + 1, plan_key=key())).reason == ""
+    assert judge().row_health({**ROW, "fn": "celery.map"}, None).reason != ""
+    assert judge().row_health(ROW, None).reason == "no beat has seen it yet"
+    assert judge().row_health(ROW, State("j", 1, next_run_us=NOW + 1, plan_key=key())).reason == ""
 
 
 def test_a_job_is_late_after_its_time_and_not_before() -> None:
@@ -101,8 +101,8 @@ def test_the_row_that_the_scheduler_seeds_is_trusted_and_its_fn_elsewhere_is_not
 
 def test_an_entry_in_code_is_late_or_ready() -> None:
     job = Job("code:x", "celery.anything", parse("every", "1h"), "key")
-    assert judge().code(job, State("code:x", 1, next_run_us=NOW, late_after_us=1)).condition is Condition.LATE
-    assert judge().code(job, None).condition is Condition.READY
+    assert judge().code_health(job, State("code:x", 1, next_run_us=NOW, late_after_us=1)).condition is Condition.LATE
+    assert judge().code_health(job, None).condition is Condition.READY
 
 
 def test_privileged_means_for_ever_and_unregistered_does_not() -> None:
@@ -143,8 +143,8 @@ def test_one_condition_follows_from_the_facts(facts: dict[str, Any], expected: C
 
 
 def test_a_blocked_job_ails_when_it_is_late_too() -> None:
-    on_time = judge().standing(ROW, State("j", 1, next_run_us=NOW, plan_key=key()), RUN)
-    late = judge().standing(ROW, State("j", 1, next_run_us=NOW, plan_key=key(), late_after_us=NOW - 1), RUN)
+    on_time = judge().row_health(ROW, State("j", 1, next_run_us=NOW, plan_key=key()), RUN)
+    late = judge().row_health(ROW, State("j", 1, next_run_us=NOW, plan_key=key(), late_after_us=NOW - 1), RUN)
     assert (on_time.condition, on_time.ailing) == (Condition.BLOCKED, False)
     assert (late.condition, late.ailing) == (Condition.BLOCKED, True)
     assert "run task-1" in late.reason

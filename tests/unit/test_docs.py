@@ -9,8 +9,8 @@ import click
 import pytest
 
 from celery_qbeat.cli import qbeat
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.schedules import KINDS
+from celery_qbeat.core.jobs import Verdict
+from celery_qbeat.core.schedules import KINDS
 from celery_qbeat.settings import Settings
 from celery_qbeat.stores import tables
 

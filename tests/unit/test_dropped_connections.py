@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis.exceptions import ResponseError
 
-from celery_qbeat.dispatchers.broker import drop
+from celery_qbeat.dispatchers.celery.broker import drop
 
 
 class Refusing:

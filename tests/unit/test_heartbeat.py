@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_qbeat.heartbeat import VARIABLE, HeartbeatFile, trouble
+from celery_qbeat.process.heartbeat import VARIABLE, HeartbeatFile, trouble
 
 HEAVY = (
     "celery",
@@ -48,7 +48,7 @@ def test_a_beat_with_long_polls_may_be_silent_for_longer(tmp_path: Path) -> None
 
 
 def test_a_file_that_was_deleted_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_qbeat.heartbeat.TOUCH_AGAIN_S", 0)
+    monkeypatch.setattr("celery_qbeat.process.heartbeat.TOUCH_AGAIN_S", 0)
     path = tmp_path / "beat"
     file = HeartbeatFile(str(path), 1.0)
     file.touch()
@@ -58,7 +58,7 @@ def test_a_file_that_was_deleted_comes_back(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_touch_moves_the_time_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_qbeat.heartbeat.TOUCH_AGAIN_S", 0)
+    monkeypatch.setattr("celery_qbeat.process.heartbeat.TOUCH_AGAIN_S", 0)
     path = tmp_path / "beat"
     file = HeartbeatFile(str(path), 1.0)
     file.touch()
@@ -94,7 +94,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "module", [("celery_qbeat", "check", "--liveness"), ("celery_qbeat.heartbeat",)], ids=["program", "module"]
+    "module", [("celery_qbeat", "check", "--liveness"), ("celery_qbeat.process.heartbeat",)], ids=["program", "module"]
 )
 def test_the_probe_ends_with_0_or_1(tmp_path: Path, module: tuple[str, ...]) -> None:
     path = tmp_path / "beat"
@@ -129,5 +129,6 @@ def test_neither_package_nor_probe_imports_what_is_large(code: str) -> None:
     assert {name.partition(".")[0] for name in loaded} & set(HEAVY) == set()
     assert {name for name in loaded if name.startswith("celery_qbeat.")} <= {
         "celery_qbeat.__main__",
-        "celery_qbeat.heartbeat",
+        "celery_qbeat.process",
+        "celery_qbeat.process.heartbeat",
     }

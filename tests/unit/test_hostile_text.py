@@ -15,13 +15,13 @@ import pytest
 import sqlalchemy as sa
 
 import celery_qbeat
-from celery_qbeat.engine import report
+from celery_qbeat.core.jobs import Job, Run, Verdict
+from celery_qbeat.core.planning import Claim
+from celery_qbeat.core.safe_text import one_line
+from celery_qbeat.core.schedules import parse
+from celery_qbeat.engine import log_events
 from celery_qbeat.errors import QbeatError
-from celery_qbeat.jobs import Job, Run, Verdict
-from celery_qbeat.planning import Claim
 from celery_qbeat.ports import Request
-from celery_qbeat.safe_text import one_line
-from celery_qbeat.schedules import parse
 from celery_qbeat.stores import tables
 from tests.unit.making_cli import MINUTE, Cli, migrated
 
@@ -65,9 +65,11 @@ def is_safe(lines: list[str]) -> None:
 
 def events() -> dict[str, Callable[..., None]]:
     """The functions of `report` that write to the log."""
-    found = inspect.getmembers(report, inspect.isfunction)
+    found = inspect.getmembers(log_events, inspect.isfunction)
     return {
-        name: call for name, call in found if call.__module__ == report.__name__ and name not in ("instant", "duration")
+        name: call
+        for name, call in found
+        if call.__module__ == log_events.__name__ and name not in ("instant", "duration")
     }
 
 
@@ -88,7 +90,7 @@ def test_a_traceback_cannot_forge_a_record(logged: Callable[[], list[str]]) -> N
     try:
         raise QbeatError(HOSTILE) from ValueError("redis://:s3cr3t@host/0")
     except QbeatError as error:
-        report.bug(error)
+        log_events.bug(error)
     first, *others = logged()
     assert first.startswith("beat: unexpected error, going on: QbeatError(")
     is_safe(others)
@@ -119,8 +121,8 @@ def test_every_logger_of_ours_makes_its_records_safe(logged: Callable[[], list[s
 
 def test_a_safe_record_keeps_its_template(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="celery_qbeat")
-    report.changed(1, 2)
-    report.broker_away(HOSTILE)
+    log_events.changed(1, 2)
+    log_events.broker_away(HOSTILE)
     safe, hostile = caplog.records
     assert safe.args == (1, 2)
     assert hostile.getMessage().endswith(one_line(HOSTILE))

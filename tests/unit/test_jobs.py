@@ -12,33 +12,33 @@ import sqlalchemy as sa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from celery_qbeat.errors import JobError
-from celery_qbeat.identity import run_token, task_id
-from celery_qbeat.jobs import (
+from celery_qbeat.core.identity import run_token, task_id
+from celery_qbeat.core.jobs import (
     CRON_RESERVED,
     Job,
     Reading,
     RowRules,
-    Worker,
+    WorkerScope,
     fingerprint,
     read_row,
     read_worker,
 )
-from celery_qbeat.limits import MAX_CHARACTERS, MAX_DEPTH, MAX_PAYLOAD
-from celery_qbeat.payload import BeyondLimits, check_payload, read_json
-from celery_qbeat.schedules import Every, Interval
+from celery_qbeat.core.limits import MAX_CHARACTERS, MAX_DEPTH, MAX_PAYLOAD
+from celery_qbeat.core.payload import BeyondLimits, check_payload, read_json
+from celery_qbeat.core.schedules import Every, Interval
+from celery_qbeat.errors import JobError
 from celery_qbeat.stores import tables
 from celery_qbeat.testing.database import JOB_DEFAULTS
 
 INSTANCE = "5f0c6e2e-6f0e-4a62-9a55-0d5b6f6ff001"
-WORKERS = {"shop": Worker("shop", queue="shop"), "closed": Worker("closed", enabled=False)}
+WORKERS = {"shop": WorkerScope("shop", queue="shop"), "closed": WorkerScope("closed", enabled=False)}
 
 
 def row(**columns: Any) -> dict[str, Any]:
     return {**JOB_DEFAULTS, "id": "j", "fn": "app.a", "schedule_kind": "every", "schedule": "1m", "rev": 7, **columns}
 
 
-def read(rules: RowRules | None = None, workers: Mapping[str, Worker] = WORKERS, **columns: Any) -> Reading:
+def read(rules: RowRules | None = None, workers: Mapping[str, WorkerScope] = WORKERS, **columns: Any) -> Reading:
     return read_row(row(**columns), rules or RowRules(), workers)
 
 
@@ -106,8 +106,8 @@ def test_a_job_of_a_disabled_worker_is_paused() -> None:
 
 
 def test_the_default_scope_may_be_a_row_of_its_own() -> None:
-    assert job().scope == Worker()
-    default = read(workers={"": Worker("", queue="slow")})
+    assert job().scope == WorkerScope()
+    default = read(workers={"": WorkerScope("", queue="slow")})
     assert default.job is not None
     assert default.job.scope.queue == "slow"
 
@@ -414,8 +414,8 @@ def test_a_worker_s_lists_are_separated_by_commas_or_white_space() -> None:
     found = read_worker(
         {"name": "shop", "enabled": 1, "queue": None, "queues": "a, b\nc", "functions": "app.a app.shop.*"}
     )
-    assert found == Worker("shop", True, "", ("a", "b", "c"), ("app.a", "app.shop.*"))
-    assert read_worker({"name": "", "enabled": 0}) == Worker("", False)
+    assert found == WorkerScope("shop", True, "", ("a", "b", "c"), ("app.a", "app.shop.*"))
+    assert read_worker({"name": "", "enabled": 0}) == WorkerScope("", False)
 
 
 def test_a_worker_that_is_no_text_stops_its_own_jobs() -> None:

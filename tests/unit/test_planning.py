@@ -8,10 +8,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from celery_qbeat.identity import task_id
-from celery_qbeat.jobs import Job, State, Verdict
-from celery_qbeat.manual_runs import by_hand, slot_by_hand
-from celery_qbeat.planning import (
+from celery_qbeat.core.identity import task_id
+from celery_qbeat.core.jobs import Job, State, Verdict
+from celery_qbeat.core.manual_runs import by_hand, slot_by_hand
+from celery_qbeat.core.planning import (
     CLAIM_LIMIT,
     IN_FLIGHT_DETAIL,
     ONCE_TOLERANCE_US,
@@ -24,10 +24,10 @@ from celery_qbeat.planning import (
     first_slot,
     kept_slot,
     late_after,
-    overtaken,
     slot_from_now,
+    verdict_for_replaced_definition,
 )
-from celery_qbeat.schedules import Schedule, parse
+from celery_qbeat.core.schedules import Schedule, parse
 
 INSTANCE = "5f0c6e2e-6f0e-4a62-9a55-0d5b6f6ff001"
 SECOND = 1_000_000
@@ -382,7 +382,7 @@ def test_after_a_step_back_of_the_clock_runs_by_hand_have_the_time_of_the_clock(
 
 @pytest.mark.parametrize("next_us", [None, NOON + MINUTE])
 def test_an_overtaken_slot_is_missed_whatever_became_of_its_row(next_us: int | None) -> None:
-    claim = overtaken("j", NOON, next_us, Moment(NOON + 1_500_000, 0, INSTANCE))
+    claim = verdict_for_replaced_definition("j", NOON, next_us, Moment(NOON + 1_500_000, 0, INSTANCE))
     assert (claim.rev, claim.expected_us, claim.next_us) == (None, NOON, next_us)
     assert claim.runs[0].verdict is Verdict.MISSED
     assert claim.runs[0].detail == f"1.5 s late: the row changed {OVERTAKEN_DETAIL}"

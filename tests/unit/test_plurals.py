@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_qbeat.plurals import quantity
+from celery_qbeat.core.plurals import quantity
 
 PACKAGE = Path(__file__).parents[2] / "celery_qbeat"
 NOUNS = "runs|jobs|slots|rows|times|messages|workers|writes|nodes|entries|requests|batches|releases|beats|tasks"

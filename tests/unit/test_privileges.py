@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_qbeat.jobs import Job, Worker
-from celery_qbeat.privileges import BUILTIN_PRUNE, NAMESPACES, RUN_OTHER_TASKS, TRUSTED, Privileges
-from celery_qbeat.schedules import Every
+from celery_qbeat.core.jobs import Job, WorkerScope
+from celery_qbeat.core.privileges import BUILTIN_PRUNE, NAMESPACES, RUN_OTHER_TASKS, TRUSTED, Privileges
+from celery_qbeat.core.schedules import Every
 
 NAME = "app.tasks.report"
 MINUTE = Every(60_000_000)
-SHOP = Worker("shop", queue="shop", functions=("app.tasks.*", "exact.name"))
+SHOP = WorkerScope("shop", queue="shop", functions=("app.tasks.*", "exact.name"))
 
 
 def job(fn: str = NAME, **columns: object) -> Job:
@@ -130,14 +130,14 @@ def test_a_worker_scope_narrows_what_its_rows_may_run() -> None:
 
 def test_a_worker_scope_never_widens_what_its_rows_may_run() -> None:
     for functions in (("os.system",), ("*",), (".*",), ("os.*",), ("celery.*",)):
-        scope = Worker("shop", functions=functions)
+        scope = WorkerScope("shop", functions=functions)
         assert gate("celery.map").refusal(job("os.system", scope=scope)) != ""
         assert gate("celery.map").refusal(job("celery.map", scope=scope)) != ""
 
 
 def test_a_pattern_means_a_prefix_with_its_dot_and_nothing_more() -> None:
     for pattern in ("app.t*", "app.*.report", "*", "app.tasks.repor?", ".*"):
-        assert gate().refusal(job(scope=Worker("shop", functions=(pattern,)))) != ""
+        assert gate().refusal(job(scope=WorkerScope("shop", functions=(pattern,)))) != ""
 
 
 def test_only_the_seeded_pair_of_id_and_function_is_trusted() -> None:
@@ -163,20 +163,20 @@ def test_an_entry_in_code_is_trusted_and_a_row_never_is_one() -> None:
 @pytest.mark.parametrize(
     ("queue", "scope", "queues", "allowed"),
     [
-        (None, Worker(), (), True),
-        ("fast", Worker(), (), False),
-        ("fast", Worker(), ("fast",), True),
-        ("Fast", Worker(), ("fast",), False),
-        ("fast ", Worker(), ("fast",), False),
+        (None, WorkerScope(), (), True),
+        ("fast", WorkerScope(), (), False),
+        ("fast", WorkerScope(), ("fast",), True),
+        ("Fast", WorkerScope(), ("fast",), False),
+        ("fast ", WorkerScope(), ("fast",), False),
         ("shop", SHOP, (), True),
         ("fast", SHOP, ("fast",), True),
-        ("fast", Worker("shop", queues=("slow",)), ("fast",), False),
-        ("slow", Worker("shop", queues=("slow",)), ("fast",), True),
-        ("shop", Worker("shop", queue="shop", queues=("slow",)), (), True),
+        ("fast", WorkerScope("shop", queues=("slow",)), ("fast",), False),
+        ("slow", WorkerScope("shop", queues=("slow",)), ("fast",), True),
+        ("shop", WorkerScope("shop", queue="shop", queues=("slow",)), (), True),
     ],
 )
 def test_a_row_names_only_an_allowed_queue(
-    queue: str | None, scope: Worker, queues: tuple[str, ...], allowed: bool
+    queue: str | None, scope: WorkerScope, queues: tuple[str, ...], allowed: bool
 ) -> None:
     refusal = gate(queues=frozenset(queues)).refusal(job(queue=queue, scope=scope))
     assert (refusal == "") is allowed
@@ -205,19 +205,19 @@ def test_a_reserved_name_is_no_queue_of_a_row_or_a_scope(queue: str, owner: str)
     allowed = gate(queues=frozenset({queue}))
     reason = f"queue: {queue!r} is reserved by {owner}; choose another name"
     assert allowed.refusal(job(queue=queue)) == reason
-    assert allowed.refusal(job(scope=Worker("shop", queue=queue))) == reason
+    assert allowed.refusal(job(scope=WorkerScope("shop", queue=queue))) == reason
 
 
 @pytest.mark.parametrize("queue", ["celery", "unacked_orders", "amqp", "qbeat", "events.celeryev", "pidbox", "a.b"])
 def test_a_name_that_only_looks_reserved_is_a_queue(queue: str) -> None:
-    assert gate().refusal(job(scope=Worker("shop", queue=queue))) == ""
+    assert gate().refusal(job(scope=WorkerScope("shop", queue=queue))) == ""
 
 
 def test_a_refused_queue_says_which_are_allowed() -> None:
     assert gate(queues=frozenset({"b", "a"})).refusal(job(queue="c")) == (
         "queue: 'c' is not allowed (allowed: a, b); list it in qbeat_queues or the worker's queues"
     )
-    narrowed = job(queue="c", scope=Worker("shop", queues=("a",)))
+    narrowed = job(queue="c", scope=WorkerScope("shop", queues=("a",)))
     assert gate(queues=frozenset({"c"})).refusal(narrowed) == (
         "queue: 'c' is not allowed (allowed: a); list it in the queues of worker 'shop'"
     )
@@ -231,22 +231,22 @@ def test_a_form_offers_only_what_some_row_could_run() -> None:
 
 # ---------------------------------------------------------------- less than every registered task
 
-BILLING = Worker("billing")
+BILLING = WorkerScope("billing")
 
 
 @pytest.mark.parametrize(
     ("scope", "fn", "runs"),
     [
-        (Worker(), "app.tasks.report", True),
-        (Worker(), "app.mail.send", True),
-        (Worker(), "app.mail.send_all", False),
-        (Worker(), "other.thing", False),
+        (WorkerScope(), "app.tasks.report", True),
+        (WorkerScope(), "app.mail.send", True),
+        (WorkerScope(), "app.mail.send_all", False),
+        (WorkerScope(), "other.thing", False),
         (BILLING, "other.thing", False),
         (SHOP, "exact.name", True),
         (SHOP, "app.mail.send", False),
     ],
 )
-def test_an_allow_list_holds_where_the_scope_has_no_functions(scope: Worker, fn: str, runs: bool) -> None:
+def test_an_allow_list_holds_where_the_scope_has_no_functions(scope: WorkerScope, fn: str, runs: bool) -> None:
     names = ("app.tasks.report", "app.mail.send", "app.mail.send_all", "other.thing", "exact.name")
     privileges = gate(*names, allow=("app.tasks.*", "app.mail.send"))
     assert (privileges.refusal(job(fn, scope=scope)) == "") is runs
@@ -256,8 +256,8 @@ def test_an_empty_allow_list_allows_nothing() -> None:
     assert "qbeat_allow" in gate(allow=()).refusal(job())
 
 
-@pytest.mark.parametrize(("scope", "runs"), [(Worker(), False), (SHOP, False), (BILLING, True)])
-def test_a_reserved_task_runs_in_its_scopes_only(scope: Worker, runs: bool) -> None:
+@pytest.mark.parametrize(("scope", "runs"), [(WorkerScope(), False), (SHOP, False), (BILLING, True)])
+def test_a_reserved_task_runs_in_its_scopes_only(scope: WorkerScope, runs: bool) -> None:
     privileges = gate(NAME, reserved=(("app.tasks.*", frozenset({"billing"})),))
     assert privileges.refusal(job(scope=scope)) == (
         "" if runs else f"fn: {NAME!r} is reserved for rows of worker 'billing'"
@@ -294,4 +294,4 @@ def test_patterns_that_match_nothing_are_named() -> None:
 def test_a_form_offers_the_names_of_the_scopes_at_hand() -> None:
     privileges = gate("app.tasks.a", "exact.name", "free", allow=("free",))
     assert privileges.may_run() == ["free"]
-    assert privileges.may_run([Worker(), SHOP]) == ["app.tasks.a", "exact.name", "free"]
+    assert privileges.may_run([WorkerScope(), SHOP]) == ["app.tasks.a", "exact.name", "free"]

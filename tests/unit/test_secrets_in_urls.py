@@ -10,10 +10,10 @@ from celery import Celery
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from celery_qbeat.dispatchers import broker
+from celery_qbeat.core.safe_text import hide_secrets, hide_secrets_in_text
+from celery_qbeat.dispatchers.celery import broker
 from celery_qbeat.errors import QbeatError
 from celery_qbeat.gates import RedisGate
-from celery_qbeat.safe_text import hide_secrets, hide_secrets_in_text
 from celery_qbeat.stores import open_store
 from tests.contract.making_gates import Stopwatch
 
@@ -73,7 +73,7 @@ def words_of_redis(url: str, caplog: pytest.LogCaptureFixture) -> list[str]:
         shows_only_itself(error)
         return [str(error)]
     gate.bind("5f0c2b9e-7f43-4a55-9a3e-0d6f1c2b3a4d")
-    gate.hold()
+    gate.acquire_or_renew()
     try:
         gate.beats()
     except QbeatError as error:

@@ -17,9 +17,9 @@ from types import FrameType
 
 import pytest
 
-from celery_qbeat import shutdown_signals
 from celery_qbeat.ports import FOREVER
-from celery_qbeat.shutdown_signals import (
+from celery_qbeat.process import shutdown_signals
+from celery_qbeat.process.shutdown_signals import (
     FIRST_WAIT_S,
     REPEATED_WAIT_S,
     SAME_REQUEST_S,
@@ -271,7 +271,7 @@ def test_in_another_thread_nothing_is_deferred_and_nothing_installed(bench: Benc
 
 def test_without_a_handler_the_process_ends_after_the_block() -> None:
     source = (
-        "import signal; from celery_qbeat.shutdown_signals import ShutdownSignals\n"
+        "import signal; from celery_qbeat.process.shutdown_signals import ShutdownSignals\n"
         "with ShutdownSignals(lambda seconds: None).deferred():\n"
         "    signal.raise_signal(signal.SIGTERM); print('complete', flush=True)\n"
         "print('never')"
@@ -283,7 +283,7 @@ def test_without_a_handler_the_process_ends_after_the_block() -> None:
 def test_without_sigquit_and_sighup_the_others_are_deferred() -> None:
     source = (
         "import signal; del signal.SIGHUP, signal.SIGQUIT, signal.pthread_sigmask, signal.sigpending\n"
-        "from celery_qbeat.shutdown_signals import SHUTDOWN_SIGNALS, ShutdownSignals\n"
+        "from celery_qbeat.process.shutdown_signals import SHUTDOWN_SIGNALS, ShutdownSignals\n"
         "print([number.name for number in SHUTDOWN_SIGNALS])\n"
         "signals = ShutdownSignals(lambda seconds: None); signals.add_missing(print)\n"
         "with signals.deferred(): signal.raise_signal(signal.SIGINT); print('complete')"

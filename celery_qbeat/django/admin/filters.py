@@ -9,10 +9,10 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Q
 
+from celery_qbeat.core.jobs import Verdict
+from celery_qbeat.core.schedules import KINDS
 from celery_qbeat.django.models import Worker
 from celery_qbeat.django.times import microseconds, moment, now_us
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.schedules import KINDS
 
 COMMON = (
     Verdict.SUCCEEDED,

@@ -9,12 +9,12 @@ from django.contrib import admin, messages
 from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
 from django.db import models, router, transaction
 
+from celery_qbeat.core.plurals import quantity
+from celery_qbeat.core.privileges import TRUSTED
 from celery_qbeat.django.health import writer_alive
 from celery_qbeat.django.models import Job, Leader, Request, Run
 from celery_qbeat.django.permissions import narrowed, scopes_of
 from celery_qbeat.django.times import now_us
-from celery_qbeat.plurals import quantity
-from celery_qbeat.privileges import TRUSTED
 
 MOST_COPIES = 100
 PART = 500

@@ -21,6 +21,8 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.clickjacking import xframe_options_sameorigin
 from django.views.decorators.http import require_POST
 
+from celery_qbeat.core.limits import MAX_CHARACTERS
+from celery_qbeat.core.schedules.time_zones import zone_named
 from celery_qbeat.dispatchers import check_broker
 from celery_qbeat.django.forecast import forecast
 from celery_qbeat.django.health import machine_state
@@ -33,8 +35,6 @@ from celery_qbeat.django.project import celery_app, read_project
 from celery_qbeat.django.status import status
 from celery_qbeat.django.times import now_us, viewers_zone
 from celery_qbeat.errors import ScheduleError
-from celery_qbeat.limits import MAX_CHARACTERS
-from celery_qbeat.schedules.zones import zone_named
 
 
 class _Empty(StringConverter):

@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.text import Truncator
 
-from celery_qbeat.conditions import IDLE, Condition
+from celery_qbeat.core.health import IDLE, Condition
 from celery_qbeat.django.admin.access import NoNul, ScopedAccess
 from celery_qbeat.django.admin.filters import HealthFilter, KindFilter, LastVerdictFilter, ScopeFilter
 from celery_qbeat.django.admin.job_actions import JobActions

@@ -11,11 +11,11 @@ from django.db.models import Count, Q
 from django.urls import reverse
 from django.utils.html import format_html
 
+from celery_qbeat.core.plurals import quantity
 from celery_qbeat.django.admin.access import NoNul
 from celery_qbeat.django.forms import WorkerForm
 from celery_qbeat.django.models import Job, Worker
 from celery_qbeat.django.times import now_us
-from celery_qbeat.plurals import quantity
 
 
 @admin.register(Worker)

@@ -11,12 +11,12 @@ from django.core.exceptions import ValidationError
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from celery_qbeat.core.limits import MAX_PAYLOAD
+from celery_qbeat.core.payload import BeyondLimits, read_json
+from celery_qbeat.core.schedules import parse_dates, parse_days
 from celery_qbeat.django.fields import UnreadJson
 from celery_qbeat.django.forms.widgets import Boxes, JsonText, LocalTime
 from celery_qbeat.errors import ScheduleError
-from celery_qbeat.limits import MAX_PAYLOAD
-from celery_qbeat.payload import BeyondLimits, read_json
-from celery_qbeat.schedules import parse_dates, parse_days
 
 WEEKDAYS = (
     ("1", "Mon"),

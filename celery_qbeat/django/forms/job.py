@@ -11,6 +11,10 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 
+from celery_qbeat.core.jobs import Reading, read_row
+from celery_qbeat.core.jobs import WorkerScope as Scope
+from celery_qbeat.core.privileges import BUILTIN_PREFIX
+from celery_qbeat.core.schedules import parse, parse_days
 from celery_qbeat.django.forms.fields import DatesField, JsonField, LocalTimeField, WeekdaysField
 from celery_qbeat.django.forms.widgets import Suggesting
 from celery_qbeat.django.forms.words import CATCH_UP, HELP, KIND_CHOICES, ON_DOUBT, OVERLAP, kind_help
@@ -20,10 +24,6 @@ from celery_qbeat.django.preview import COLUMNS
 from celery_qbeat.django.project import Project, read_project
 from celery_qbeat.django.times import moment
 from celery_qbeat.errors import ScheduleError
-from celery_qbeat.jobs import Reading, read_row
-from celery_qbeat.jobs import Worker as Scope
-from celery_qbeat.privileges import BUILTIN_PREFIX
-from celery_qbeat.schedules import parse, parse_days
 
 _LEADING = re.compile(r"([a-z_]+)")
 _OFFERED = ("Etc/", "SystemV/", "US/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from celery_qbeat.schedules import KINDS
+from celery_qbeat.core.schedules import KINDS
 
 KIND_HELP = {
     "interval": (

@@ -9,6 +9,8 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import models
 
+from celery_qbeat.core.jobs import RowRules, read_row
+from celery_qbeat.core.jobs import WorkerScope as Scope
 from celery_qbeat.django.fields import (
     Flag,
     Instant,
@@ -23,8 +25,6 @@ from celery_qbeat.django.fields import (
     UnreadJson,
     ZoneName,
 )
-from celery_qbeat.jobs import RowRules, read_row
-from celery_qbeat.jobs import Worker as Scope
 
 
 class Job(models.Model):
@@ -138,7 +138,7 @@ def columns() -> list[str]:
 
 
 def row_of(job: Any) -> dict[str, Any]:
-    """A job as `celery_qbeat.jobs.read_row` wants it: columns to values, JSON as text."""
+    """A job as `celery_qbeat.core.jobs.read_row` wants it: columns to values, JSON as text."""
     row = {name: getattr(job, name) for name in columns()}
     return row | {name: _json_text(row[name]) for name in ("args", "kwargs")}
 

@@ -7,8 +7,8 @@ from math import log1p
 
 from django.utils.safestring import SafeString
 
+from celery_qbeat.core.plurals import quantity
 from celery_qbeat.django.pictures.svg import Part, drawing, element, text
-from celery_qbeat.plurals import quantity
 
 LEFT, TOP, WIDE, HIGH, GAP = 84, 24, 38, 30, 2
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from django.utils.safestring import SafeString
 
+from celery_qbeat.core.plurals import quantity
 from celery_qbeat.django.pictures.svg import Part, drawing, element, patterns, text
 from celery_qbeat.django.times import SECOND, ago, clock, length
 from celery_qbeat.django.verdicts import look
-from celery_qbeat.plurals import quantity
 
 LEFT, RIGHT, STEP, BAR, DATE = 80, 12, 22, 14, 120
 TOP, BASE, DEEP, BOTTOM = 30, 118, 150, 188

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from celery_qbeat.engine import Engine, Limits, Parts
-from celery_qbeat.jobs import Job, RowRules
-from celery_qbeat.privileges import Privileges
-from celery_qbeat.testing import FakeClock, Landings, MemoryStore, OpenGate, Outbox
+from celery_qbeat.core.jobs import Job, RowRules
+from celery_qbeat.core.privileges import Privileges
+from celery_qbeat.engine import Dependencies, Engine, Limits
+from celery_qbeat.testing import FakeClock, FakeCompletions, FakeDispatcher, MemoryStore, OpenGate
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -29,7 +29,7 @@ class Rig:
         now: str = "2026-06-01T12:00:00",
         *,
         store: MemoryStore | None = None,
-        outbox: Outbox | None = None,
+        outbox: FakeDispatcher | None = None,
         clock: FakeClock | None = None,
         cron: bool = True,
         code_jobs: Sequence[Job] = (),
@@ -39,8 +39,8 @@ class Rig:
     ) -> None:
         self.clock = clock or FakeClock(at(now))
         self.store = store or MemoryStore()
-        self.outbox = outbox or Outbox()
-        self.landings = Landings()
+        self.outbox = outbox or FakeDispatcher()
+        self.landings = FakeCompletions()
         self.gate = parts.get("gate") or OpenGate(self.clock)
         self.parts: dict[str, Any] = {
             "store": self.store,
@@ -54,7 +54,7 @@ class Rig:
             "code_jobs": code_jobs,
             **parts,
         }
-        self.engine = Engine(Parts(**self.parts))
+        self.engine = Engine(Dependencies(**self.parts))
 
     def insert(self, job_id: str = "j", kind: str = "every", schedule: str = "1m", **columns: Any) -> None:
         columns.setdefault("overlap", "allow")
@@ -81,7 +81,7 @@ class Rig:
         self.store = self.store.session()
         self.gate = OpenGate(self.clock)
         self.parts |= {"store": self.store, "gate": self.gate}
-        self.engine = Engine(Parts(**self.parts))
+        self.engine = Engine(Dependencies(**self.parts))
 
     def slots(self, job_id: str = "j") -> list[int]:
         return [slot for job, slot in self.outbox.slots if job == job_id]

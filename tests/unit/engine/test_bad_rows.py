@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_qbeat.jobs import RowRules
+from celery_qbeat.core.jobs import RowRules
 from tests.unit.engine.rig import MINUTE, SECOND, Rig, at
 
 NOON = at("2026-06-01T12:00:00")

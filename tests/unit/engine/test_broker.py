@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
+from celery_qbeat.core.jobs import Job
+from celery_qbeat.core.schedules import Every
 from celery_qbeat.engine import Limits
-from celery_qbeat.jobs import Job
-from celery_qbeat.schedules import Every
 from tests.unit.engine.rig import MINUTE, SECOND, Rig, at
 
 NOON = at("2026-06-01T12:00:00")
@@ -326,7 +326,7 @@ def test_a_release_that_leaves_older_slots_decided_remembers_them() -> None:
     rig.outbox.fails = True
     rig.tick()
     assert rig.verdicts("code:j") == ["sent", "missed"]
-    assert rig.engine.desk.agenda.entries["code:j"].state == rig.state("code:j")
+    assert rig.engine.leader.agenda.entries["code:j"].state == rig.state("code:j")
     assert rig.state("code:j").last_slot_us == rig.entry("code:j").slot_us
 
 

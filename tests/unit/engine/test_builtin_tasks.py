@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from celery_qbeat.core.jobs import Verdict
+from celery_qbeat.core.privileges import BUILTIN_PRUNE
 from celery_qbeat.engine import Limits
-from celery_qbeat.jobs import Verdict
 from celery_qbeat.ports import Steps, Store
-from celery_qbeat.privileges import BUILTIN_PRUNE
 from celery_qbeat.testing import MemoryStore
 from tests.unit.engine.rig import MINUTE, SECOND, Rig, at
 
@@ -22,7 +22,7 @@ def with_chore(steps: list[int | Exception], step_s: float = 0.5, **columns: obj
                 raise step
             yield step
 
-    rig = Rig(chores={BUILTIN_PRUNE: chore}, limits=Limits(chore_s=0.0))
+    rig = Rig(builtin_tasks={BUILTIN_PRUNE: chore}, limits=Limits(chore_s=0.0))
     columns = {"overlap": "skip", **columns}
     rig.insert(BUILTIN_PRUNE, "interval", "3600", fn=BUILTIN_PRUNE, **columns)
     return rig
@@ -79,7 +79,7 @@ def test_the_steps_of_a_chore_shrink_until_they_are_short() -> None:
             sizes.append(rows)
             rows = (yield rows) or rows
 
-    rig = Rig(chores={BUILTIN_PRUNE: chore}, limits=Limits(chore_s=0.0))
+    rig = Rig(builtin_tasks={BUILTIN_PRUNE: chore}, limits=Limits(chore_s=0.0))
     rig.insert(BUILTIN_PRUNE, "interval", "3600", fn=BUILTIN_PRUNE, overlap="skip")
     rig.run(60)
     assert rig.verdicts(BUILTIN_PRUNE) == ["succeeded"]
@@ -159,7 +159,7 @@ def test_the_built_in_prune_removes_what_the_ledger_kept_long_enough() -> None:
         return store.prune(dict.fromkeys(Verdict, now_us - 10 * MINUTE), now_us)
 
     store = MemoryStore()
-    rig = Rig(store=store, chores={BUILTIN_PRUNE: prune}, limits=Limits(poll_s=5.0))
+    rig = Rig(store=store, builtin_tasks={BUILTIN_PRUNE: prune}, limits=Limits(poll_s=5.0))
     rig.insert(BUILTIN_PRUNE, "every", "1h", fn=BUILTIN_PRUNE)
     rig.insert("j", "interval", "60", overlap="skip")
     for _ in range(70):

@@ -9,10 +9,10 @@ from typing import Literal
 
 import pytest
 
+from celery_qbeat.core.identity import request_task_id
+from celery_qbeat.core.jobs import Verdict
+from celery_qbeat.core.planning import Claim
 from celery_qbeat.errors import Doubt, QbeatError, Unavailable
-from celery_qbeat.identity import request_task_id
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.planning import Claim
 from celery_qbeat.ports import REQUESTS_A_READ, Request
 from celery_qbeat.testing import OpenGate
 from tests.unit.engine.rig import DAY, HOUR, SECOND, Rig, at
@@ -121,14 +121,14 @@ def test_a_run_by_hand_is_of_the_row_as_it_was_when_somebody_asked_however_late_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = asked(args="[1]")
-    plain = rig.store.requests
+    plain = rig.store.pending_requests
 
     def edited_first(after_id: int = 0) -> Sequence[Request]:
         if rig.store.database.jobs["j"]["args"] == "[1]":
             rig.store.update("j", args="[2]")
         return plain(after_id)
 
-    monkeypatch.setattr(rig.store, "requests", edited_first)
+    monkeypatch.setattr(rig.store, "pending_requests", edited_first)
     rig.run(5)
     assert [json.loads(shipment.job.args) for shipment in rig.outbox.sent] == [[2]]
     assert_ran_once(rig)
@@ -214,10 +214,10 @@ def test_a_request_whose_trust_ended_is_kept_for_the_next_tick() -> None:
     rig = asked()
     gate = OpenGate(rig.clock, ttl_s=-1.0)
     gate.bind(rig.store.instance)
-    rig.gate.hold = gate.hold  # type: ignore[method-assign]
+    rig.gate.acquire_or_renew = gate.acquire_or_renew  # type: ignore[method-assign]
     rig.run(2)
     assert rig.slots() == []
-    del rig.gate.hold  # type: ignore[method-assign]
+    del rig.gate.acquire_or_renew  # type: ignore[method-assign]
     rig.run(2)
     assert_ran_once(rig)
 
@@ -225,7 +225,7 @@ def test_a_request_whose_trust_ended_is_kept_for_the_next_tick() -> None:
 @pytest.mark.parametrize(
     ("when", "error"), [("before", Unavailable), ("before", Doubt), ("after", Doubt)], ids=["away", "undone", "done"]
 )
-@pytest.mark.parametrize("method", ["requests", "claim", "sent", "answer"])
+@pytest.mark.parametrize("method", ["pending_requests", "claim", "mark_sent", "delete_requests"])
 def test_a_request_is_run_once_whatever_call_of_the_database_fails(
     method: str, when: Literal["before", "after"], error: type[QbeatError]
 ) -> None:

@@ -122,7 +122,7 @@ def test_a_step_back_that_could_not_be_stored_is_planned_when_the_database_is_ba
     rig.insert("j", "every", "1m")
     rig.run(5)
     step(rig, -30 * DAY)
-    rig.store.fail_next("plan")
+    rig.store.fail_next("write_plans")
     rig.run(65)
     assert rig.slots()[-1] == NOON - 30 * DAY + MINUTE
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_qbeat.jobs import Job
-from celery_qbeat.schedules import Daily, Every, Interval, Schedule, parse
+from celery_qbeat.core.jobs import Job
+from celery_qbeat.core.schedules import Daily, Every, Interval, Schedule, parse
 from tests.unit.engine.rig import MINUTE, SECOND, Rig, at
 
 NOON = at("2026-06-01T12:00:00")
@@ -144,7 +144,7 @@ def test_entries_in_code_may_change_while_the_beat_runs() -> None:
 def test_entries_in_code_do_not_change_in_the_middle_of_something() -> None:
     rig = Rig(code_jobs=[code("old")])
     rig.run(5)
-    rig.engine.desk.owed.append(lambda epoch: None)
+    rig.engine.leader.pending_writes.append(lambda epoch: None)
     assert not rig.engine.use_code_jobs([code("new")])
     rig.run(1)
     assert rig.engine.use_code_jobs([code("new")])

@@ -9,7 +9,7 @@ import pytest
 from celery_qbeat.engine import Limits
 from celery_qbeat.errors import Unavailable
 from celery_qbeat.gates import StandaloneGate
-from celery_qbeat.ports import Lease
+from celery_qbeat.ports import LockLease
 from celery_qbeat.testing import FakeClock, OpenGate
 from tests.unit.engine.rig import MINUTE, Rig, at
 
@@ -24,16 +24,16 @@ class OneLock(OpenGate):
         super().__init__(clock)
         self._holder = holder
 
-    def hold(self) -> Lease | None:
+    def acquire_or_renew(self) -> LockLease | None:
         self.open = not self._holder or self._holder[0] is self
         if self.open:
             self._holder[:] = [self]
-        return super().hold()
+        return super().acquire_or_renew()
 
-    def let_go(self) -> bool:
+    def step_aside(self) -> bool:
         if self._holder == [self]:
             self._holder.clear()
-        return super().let_go()
+        return super().step_aside()
 
 
 def two() -> tuple[Rig, Rig]:
@@ -116,7 +116,15 @@ def test_a_database_that_can_only_be_read_is_one_that_is_away(
         raise Unavailable("the database is read-only")
 
     first, second = beats
-    for write in ("take_epoch", "beat", "plan", "claim", "sent", "release", "conclude"):
+    for write in (
+        "take_epoch",
+        "record_heartbeat",
+        "write_plans",
+        "claim",
+        "mark_sent",
+        "release_claims",
+        "record_outcomes",
+    ):
         monkeypatch.setattr(first.store, write, refused)
     together(first, second, 120)
     assert second.engine.writing

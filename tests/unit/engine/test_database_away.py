@@ -13,8 +13,19 @@ from tests.unit.engine.rig import MINUTE, SECOND, Rig, at
 
 NOON = at("2026-06-01T12:00:00")
 
-READS = ("workers", "load", "changes", "states", "flights", "requests", "drift")
-WRITES = ("take_epoch", "beat", "plan", "forget", "claim", "sent", "release", "conclude", "close_batches", "answer")
+READS = ("workers", "load", "read_changes", "read_states", "unfinished_runs", "pending_requests", "has_drifted")
+WRITES = (
+    "take_epoch",
+    "record_heartbeat",
+    "write_plans",
+    "delete_states",
+    "claim",
+    "mark_sent",
+    "release_claims",
+    "record_outcomes",
+    "close_batches",
+    "delete_requests",
+)
 
 FAULTS = [
     *((name, "before", Unavailable) for name in (*READS, *WRITES)),
@@ -75,8 +86,8 @@ def test_a_call_that_fails_loses_nothing_and_doubles_nothing(
     rig = busy_rig()
     exercise(rig, 0, second)
     rig.store.fail_next(method, when, error)
-    if method in ("workers", "load", "flights", "close_batches", "take_epoch", "states"):
-        rig.store.fail_next("beat")
+    if method in ("workers", "load", "unfinished_runs", "close_batches", "take_epoch", "read_states"):
+        rig.store.fail_next("record_heartbeat")
     exercise(rig, second, second + 90)
     laws(rig)
     assert {job: len(rig.slots(job)) for job in ("every", "bad", "drop") if not rig.slots(job)} == {}
@@ -185,7 +196,7 @@ def test_what_was_sent_before_the_mark_failed_is_marked_when_the_database_is_bac
     rig = Rig(limits=Limits(chunk=2))
     for name in "abcdef":
         rig.insert(name, "interval", "3600", overlap="skip")
-    rig.store.fail_next("sent")
+    rig.store.fail_next("mark_sent")
     rig.run(5)
     assert sorted(job for job, _ in rig.outbox.slots) == list("abcdef")
     assert {entry.verdict for entry in rig.store.ledger} == {"sent"}
@@ -195,7 +206,7 @@ def test_what_was_not_sent_when_the_mark_failed_is_given_back_and_not_in_doubt()
     rig = Rig(limits=Limits(chunk=2))
     for name in "abcdef":
         rig.insert(name, "interval", "3600")
-    rig.store.fail_next("sent")
+    rig.store.fail_next("mark_sent")
     rig.store.fail_next("take_epoch")
     rig.run(1)
     rig.clock.advance(20)
@@ -218,7 +229,7 @@ def test_an_end_that_could_not_be_written_frees_its_job_when_the_database_is_bac
     rig.insert("j", "interval", "10", overlap="skip")
     rig.tick()
     rig.landings.end(rig.sent_id())
-    rig.store.fail_next("conclude")
+    rig.store.fail_next("record_outcomes")
     rig.run(15)
     assert rig.verdicts() == ["succeeded", "sent"]
 
@@ -228,7 +239,7 @@ def test_a_lease_whose_end_could_not_be_written_frees_its_job_when_the_database_
     rig.insert("j", "interval", "10", overlap="skip", max_run_seconds=30)
     rig.tick()
     rig.clock.advance(31)
-    rig.store.fail_next("conclude")
+    rig.store.fail_next("record_outcomes")
     rig.run(5)
     assert rig.verdicts() == ["lost", "sent"]
 
@@ -238,7 +249,7 @@ def test_a_deleted_row_is_forgotten_even_if_the_plans_beside_it_could_not_be_sto
     rig.run(5)
     rig.store.delete("gone")
     rig.store.update("bad", schedule="5")
-    rig.store.fail_next("plan")
+    rig.store.fail_next("write_plans")
     rig.run(10)
     assert "gone" not in rig.store.state
     assert rig.state("bad").problem == ""
@@ -249,7 +260,7 @@ def test_a_new_row_whose_plan_could_not_be_stored_runs() -> None:
     rig.tick()
     for error in (Unavailable, Doubt):
         rig.insert(error.__name__, "interval", "3600")
-        rig.store.fail_next("plan", "before", error)
+        rig.store.fail_next("write_plans", "before", error)
         rig.run(5)
         assert len(rig.slots(error.__name__)) == 1
 

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from celery_qbeat.core.planning import OVERTAKEN_DETAIL
 from celery_qbeat.engine import Limits
-from celery_qbeat.planning import OVERTAKEN_DETAIL
 from tests.unit.engine.rig import HOUR, MINUTE, SECOND, Rig, at
 
 NOON = at("2026-06-01T12:00:00")
@@ -339,7 +339,7 @@ def test_a_disable_that_could_not_be_stored_at_once_is_in_the_history() -> None:
     rig.tick()
     rig.clock.advance(0.6)
     rig.store.update("j", enabled=False)
-    rig.store.fail_next("plan")
+    rig.store.fail_next("write_plans")
     rig.run(5)
     assert rig.verdicts() == ["sent", "missed"]
     assert rig.store.history[-1][2] is None

@@ -26,7 +26,7 @@ def with_an_open_claim() -> Rig:
 def test_what_was_not_sent_is_given_back_before_the_lock() -> None:
     rig = with_an_open_claim()
     order: list[str] = []
-    release, let_go = rig.store.release, rig.gate.release
+    release, let_go = rig.store.release_claims, rig.gate.release
 
     def noted(name: str, plain: Any) -> Any:
         def call(*args: Any) -> Any:
@@ -35,7 +35,7 @@ def test_what_was_not_sent_is_given_back_before_the_lock() -> None:
 
         return call
 
-    rig.store.release = noted("claims", release)  # type: ignore[method-assign]
+    rig.store.release_claims = noted("claims", release)  # type: ignore[method-assign]
     rig.gate.release = noted("lock", let_go)  # type: ignore[method-assign]
     rig.engine.close()
     assert order == ["claims", "lock"]
@@ -76,7 +76,7 @@ def test_an_exception_in_the_last_write_keeps_nobody_from_the_lock() -> None:
     def interrupted(*_args: Any) -> None:
         raise SystemExit
 
-    rig.store.release = interrupted  # type: ignore[method-assign]
+    rig.store.release_claims = interrupted  # type: ignore[method-assign]
     with pytest.raises(SystemExit):
         rig.engine.close()
     assert rig.gate.released
@@ -107,16 +107,16 @@ def test_a_beat_that_is_to_end_claims_nothing() -> None:
     stop: list[bool] = []
     rig = Rig(stopping=lambda: bool(stop))
     rig.insert("j", "interval", "3600")
-    beat = rig.store.beat
+    beat = rig.store.record_heartbeat
 
     def signalled(*args: Any) -> None:
         stop.append(True)
         beat(*args)
 
-    rig.store.beat = signalled  # type: ignore[method-assign]
+    rig.store.record_heartbeat = signalled  # type: ignore[method-assign]
     rig.tick()
     assert rig.verdicts() == []
     stop.clear()
-    rig.store.beat = beat  # type: ignore[method-assign]
+    rig.store.record_heartbeat = beat  # type: ignore[method-assign]
     rig.tick()
     assert rig.verdicts() == ["sent"]

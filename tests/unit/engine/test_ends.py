@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from celery_qbeat.answers import Answers
+from celery_qbeat.core.jobs import Verdict
+from celery_qbeat.core.worker_answers import Answers
 from celery_qbeat.engine import Limits
 from celery_qbeat.errors import Unavailable
-from celery_qbeat.jobs import Verdict
-from celery_qbeat.ports import End
-from celery_qbeat.testing import FakeClock, Landings
+from celery_qbeat.ports import RunOutcome
+from celery_qbeat.testing import FakeClock, FakeCompletions
 from tests.unit.engine.rig import HOUR, MINUTE, SECOND, Rig, at
 
 NOON = at("2026-06-01T12:00:00")
@@ -33,17 +33,17 @@ def test_an_end_is_written_and_its_report_acknowledged(verdict: Verdict) -> None
     rig.landings.end(rig.sent_id(), verdict, "because")
     rig.run(2)
     assert (rig.entry().verdict, rig.entry().detail) == (verdict, "because")
-    assert rig.landings.take(1.0) == ()
+    assert rig.landings.receive(1.0) == ()
 
 
 def test_a_report_is_not_acknowledged_before_it_is_safe() -> None:
     rig = running()
     rig.landings.end(rig.sent_id())
-    rig.store.fail_next("conclude")
+    rig.store.fail_next("record_outcomes")
     rig.tick()
-    assert len(rig.landings.take(1.0)) == 1
+    assert len(rig.landings.receive(1.0)) == 1
     rig.run(2)
-    assert rig.landings.take(1.0) == ()
+    assert rig.landings.receive(1.0) == ()
 
 
 def test_a_report_twice_or_of_a_run_that_nobody_knows_does_nothing() -> None:
@@ -132,7 +132,7 @@ def test_a_run_is_not_lost_while_no_worker_can_be_asked() -> None:
     assert rig.verdicts() == ["lost", "sent"]
 
 
-class Slow(Landings):
+class Slow(FakeCompletions):
     """Takes ten messages within its budget, and uses it up; `junk`: so many a tick arrive that are no ends."""
 
     def __init__(self, clock: FakeClock) -> None:
@@ -149,7 +149,7 @@ class Slow(Landings):
         for _ in range(number):
             self.end("junk")
 
-    def take(self, budget_s: float) -> Sequence[End]:
+    def receive(self, budget_s: float) -> Sequence[RunOutcome]:
         self.forge(self.junk)
         self._taken = min(10, len(self._waiting))
         if self._taken == 10:
@@ -163,7 +163,7 @@ class Slow(Landings):
     def unread_s(self) -> float:
         return self.clock.monotonic() - self._arrived[0] + 0.001 if self._arrived else 0.0
 
-    def ack(self) -> None:
+    def acknowledge(self) -> None:
         pass
 
 
@@ -197,7 +197,7 @@ def test_no_run_is_lost_whose_end_came_while_workers_were_asked() -> None:
     slow = rig.parts["completions"] = Slow(rig.clock)
     rig.restart()
     rig.clock.advance(301)
-    task_id, answers = rig.sent_id(), slow.answers
+    task_id, answers = rig.sent_id(), slow.worker_answers
 
     def ended() -> Answers | None:
         if not slow.junk:
@@ -207,7 +207,7 @@ def test_no_run_is_lost_whose_end_came_while_workers_were_asked() -> None:
             slow.junk = 5
         return answers()
 
-    slow.answers = ended  # type: ignore[method-assign]
+    slow.worker_answers = ended  # type: ignore[method-assign]
     seen = [rig.verdicts()[0] for _ in range(300) if rig.tick() is not None]
     assert sorted(set(seen)) == ["sent", "succeeded"]
 
@@ -234,7 +234,7 @@ def test_forged_ends_are_taken_at_once_and_not_after_a_pause() -> None:
 
 def test_an_end_that_only_the_result_backend_knows_is_found() -> None:
     rig = running()
-    rig.landings.backend[rig.sent_id()] = End(rig.sent_id(), Verdict.REVOKED)
+    rig.landings.backend[rig.sent_id()] = RunOutcome(rig.sent_id(), Verdict.REVOKED)
     rig.run(10)
     assert rig.verdicts() == ["revoked"]
 
@@ -244,14 +244,14 @@ def test_the_result_backend_is_asked_once_more_before_a_run_is_called_lost() -> 
     rig.insert("j", "interval", "60", overlap="skip", max_run_seconds=300)
     rig.tick()
     rig.run(100)
-    rig.landings.backend[rig.sent_id()] = End(rig.sent_id(), Verdict.SUCCEEDED)
+    rig.landings.backend[rig.sent_id()] = RunOutcome(rig.sent_id(), Verdict.SUCCEEDED)
     rig.run(201)
     assert rig.verdicts() == ["succeeded", "sent"]
 
 
 def test_a_look_up_that_fails_does_not_lose_sight_of_a_lease() -> None:
     rig = running()
-    plain = rig.landings.look_up
+    plain = rig.landings.query_results
     answers = [Unavailable("the result backend is away")]
 
     def look_up(flights: object) -> object:
@@ -260,7 +260,7 @@ def test_a_look_up_that_fails_does_not_lose_sight_of_a_lease() -> None:
         return plain(flights)  # type: ignore[arg-type]
 
     rig.clock.advance(301)
-    rig.landings.look_up = look_up  # type: ignore[method-assign, assignment]
+    rig.landings.query_results = look_up  # type: ignore[method-assign, assignment]
     rig.run(30)
     assert rig.verdicts() == ["lost", "sent"]
 

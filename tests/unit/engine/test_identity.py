@@ -47,13 +47,13 @@ def test_tables_with_another_identity_are_taken_over_under_a_new_term_and_epoch(
     rig = Rig()
     rig.insert()
     rig.tick()
-    term, epoch = rig.engine.desk.term, rig.engine.desk.epoch
+    term, epoch = rig.engine.leader.term, rig.engine.leader.epoch
     rig.store.database.instance = INSTANCE
     rig.tick()
     assert rig.gate.instance == INSTANCE
-    assert rig.engine.desk.term != term
-    assert rig.engine.desk.epoch > epoch
-    assert rig.engine.desk.instance == INSTANCE
+    assert rig.engine.leader.term != term
+    assert rig.engine.leader.epoch > epoch
+    assert rig.engine.leader.instance == INSTANCE
 
 
 def test_a_follower_gives_the_reason_that_its_gate_gives(

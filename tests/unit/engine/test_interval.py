@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_qbeat.jobs import RowRules
+from celery_qbeat.core.jobs import RowRules
 from tests.unit.engine.rig import SECOND, Rig, at
 
 NOON = at("2026-06-01T12:00:00")

@@ -26,13 +26,13 @@ def failing(error: type[Exception], method: str) -> tuple[Rig, list[float]]:
 
     setattr(rig.store, method, fail)
     given_back: list[float] = []
-    plain = rig.gate.let_go
+    plain = rig.gate.step_aside
 
     def let_go() -> bool:
         given_back.append(rig.clock.monotonic())
         return plain()
 
-    rig.gate.let_go = let_go  # type: ignore[method-assign]
+    rig.gate.step_aside = let_go  # type: ignore[method-assign]
     return rig, given_back
 
 
@@ -44,7 +44,7 @@ def ticks(rig: Rig, count: int) -> None:
         rig.clock.advance(1.0)
 
 
-@pytest.mark.parametrize("method", ["changes", "claim"])
+@pytest.mark.parametrize("method", ["read_changes", "claim"])
 @pytest.mark.parametrize("error", KINDS)
 def test_an_error_that_lasts_gives_the_lock_back(error: type[Exception], method: str) -> None:
     rig, given_back = failing(error, method)
@@ -78,7 +78,7 @@ def test_an_error_in_single_ticks_does_not_give_the_lock_back() -> None:
 
 def test_an_unusable_database_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    rig, _ = failing(SchemaError, "changes")
+    rig, _ = failing(SchemaError, "read_changes")
     ticks(rig, 60)
     assert [line for line in caplog.messages if "cannot be used" in line] == [
         "database: cannot be used, nothing is dispatched: it fails"

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from celery_qbeat.engine.log_events import instant
 from celery_qbeat.engine.repeated_errors import RepeatedErrors
-from celery_qbeat.engine.report import instant
 from celery_qbeat.testing import FakeClock
 from tests.unit.engine.rig import MINUTE, SECOND, Rig, at
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from celery_qbeat.engine import Engine, Limits, Parts
+from celery_qbeat.engine import Dependencies, Engine, Limits
 from celery_qbeat.gates import StandaloneGate
-from celery_qbeat.ports import Lease
-from celery_qbeat.testing import FakeClock, MemoryStore, OpenGate, Outbox
+from celery_qbeat.ports import LockLease
+from celery_qbeat.testing import FakeClock, FakeDispatcher, MemoryStore, OpenGate
 from tests.unit.engine.rig import MINUTE, Rig, at
 
 NOON = at("2026-06-01T12:00:00")
@@ -77,7 +77,7 @@ def test_every_take_over_takes_a_new_epoch() -> None:
     for old, new in [(second, first), (first, second), (second, first)]:
         hand_over(old, new)
         new.tick()
-        epochs.append(new.engine.desk.epoch)
+        epochs.append(new.engine.leader.epoch)
     assert epochs == [1, 2, 3]
 
 
@@ -92,7 +92,7 @@ def test_a_lock_that_was_lost_and_taken_again_by_oneself_is_a_new_epoch_without_
     rig.run(5)
     rig.gate.open = True
     rig.run(60)
-    assert rig.engine.desk.epoch == 2
+    assert rig.engine.leader.epoch == 2
     assert loads == []
     assert len(rig.slots()) == 2
 
@@ -102,12 +102,12 @@ def test_a_writer_that_comes_back_within_its_term_goes_on(caplog: pytest.LogCapt
     rig = Rig()
     rig.insert("j", "interval", "60")
     rig.run(5)
-    lease = rig.gate.hold()
-    answers: list[Lease | None] = [None]
-    rig.gate.hold = lambda: answers.pop() if answers else lease  # type: ignore[method-assign]
+    lease = rig.gate.acquire_or_renew()
+    answers: list[LockLease | None] = [None]
+    rig.gate.acquire_or_renew = lambda: answers.pop() if answers else lease  # type: ignore[method-assign]
     rig.run(60)
     assert len(rig.slots()) == 2
-    assert rig.engine.desk.epoch == 1
+    assert rig.engine.leader.epoch == 1
     assert "follower: jobs paused (another beat is the writer; open gate)" in caplog.messages
     assert "beat: writer again (epoch 1)" in caplog.messages
 
@@ -161,7 +161,10 @@ def test_a_fence_is_noticed_by_an_idle_writer_too() -> None:
     assert not first.engine.writing
 
 
-@pytest.mark.parametrize("name", ["beat", "claim", "sent", "conclude", "plan", "forget", "release"])
+@pytest.mark.parametrize(
+    "name",
+    ["record_heartbeat", "claim", "mark_sent", "record_outcomes", "write_plans", "delete_states", "release_claims"],
+)
 def test_a_beat_that_wakes_up_after_a_take_over_writes_nothing(name: str) -> None:
     first, second = two(limits=Limits(heartbeat_s=1.0))
     first.insert("j", "interval", "10")
@@ -180,12 +183,12 @@ def test_a_beat_that_wakes_up_after_a_take_over_writes_nothing(name: str) -> Non
         return plain(*args, **kwargs)
 
     first.landings.end(first.sent_id())
-    if name == "plan":
+    if name == "write_plans":
         first.store.update("j", schedule="11")
-    elif name == "forget":
+    elif name == "delete_states":
         first.store.delete("gone")
     first.clock.advance(11)
-    first.outbox.fails = name == "release"
+    first.outbox.fails = name == "release_claims"
     setattr(first.store, name, frozen)
     first.tick()
     assert before[0] == snapshot(first.store)
@@ -236,13 +239,13 @@ def test_a_lock_lost_between_the_chunks_of_a_batch_stops_it_and_gives_the_rest_b
             clock.advance(1.0)
 
     rig.parts["fail_point"] = lose_lock
-    rig.engine = Engine(Parts(**rig.parts))
+    rig.engine = Engine(Dependencies(**rig.parts))
     rig.tick()
     assert len(rig.outbox.sent) == len(rig.store.ledger) == 2
     assert not rig.engine.writing
 
 
-class SlowOutbox(Outbox):
+class SlowOutbox(FakeDispatcher):
     """Takes a second for each message."""
 
     def __init__(self, clock: FakeClock) -> None:
@@ -264,17 +267,17 @@ def test_a_lock_lost_while_changes_are_taken_in_forgets_none_of_them() -> None:
     rig.run(5)
     rig.insert("j", "interval", "60")
     rig.store.delete("gone")
-    plain = rig.store.plan
+    plain = rig.store.write_plans
 
     def plan(*args: Any) -> None:
         plain(*args)
         rig.gate.open = False
         clock.advance(1.0)
 
-    rig.store.plan = plan  # type: ignore[method-assign]
+    rig.store.write_plans = plan  # type: ignore[method-assign]
     rig.run(3)
     assert rig.slots() == []
-    rig.store.plan = plain  # type: ignore[method-assign]
+    rig.store.write_plans = plain  # type: ignore[method-assign]
     rig.gate.open = True
     rig.run(3)
     assert len(rig.slots()) == 1

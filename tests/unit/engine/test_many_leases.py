@@ -12,4 +12,4 @@ def test_leases_that_end_faster_than_a_check_can_end_them_do_not_pile_up() -> No
     rig.run(45)
     assert len(rig.outbox.sent) > 8_000
     # Those of the last five seconds still have a lease; the others wait for a check, but not for their turn in many.
-    assert len(rig.engine.desk.flights) < 200 * (5 + 15 + 5)
+    assert len(rig.engine.leader.in_flight) < 200 * (5 + 15 + 5)

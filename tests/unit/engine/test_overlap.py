@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_qbeat.jobs import Verdict
+from celery_qbeat.core.jobs import Verdict
 from tests.unit.engine.rig import MINUTE, SECOND, Rig, at
 
 NOON = at("2026-06-01T12:00:00")

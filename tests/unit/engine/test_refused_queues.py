@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from celery_qbeat.core.privileges import Privileges
 from celery_qbeat.engine import Limits
 from celery_qbeat.errors import Unavailable
-from celery_qbeat.ports import Fate
-from celery_qbeat.privileges import Privileges
+from celery_qbeat.ports import PublishOutcome
 from celery_qbeat.testing import FakeClock, OpenGate
 from tests.unit.engine.rig import MINUTE, SECOND, Rig, at
 from tests.unit.engine.test_broker import count_claims
@@ -143,12 +143,12 @@ def test_a_message_that_is_confirmed_late_was_sent_and_leaves_no_doubt() -> None
 @pytest.mark.parametrize(
     ("fate", "verdict", "detail"),
     [
-        (Fate.DOUBT, "in doubt", "the broker went away while it was being sent"),
-        (Fate.REFUSED, "failed", "could not be published: it is full"),
-        (Fate.NOT_SENT, "failed", "could not be published: it is full"),
+        (PublishOutcome.UNKNOWN, "in doubt", "the broker went away while it was being sent"),
+        (PublishOutcome.REFUSED, "failed", "could not be published: it is full"),
+        (PublishOutcome.NOT_SENT, "failed", "could not be published: it is full"),
     ],
 )
-def test_what_a_broker_says_late_is_the_verdict(fate: Fate, verdict: str, detail: str) -> None:
+def test_what_a_broker_says_late_is_the_verdict(fate: PublishOutcome, verdict: str, detail: str) -> None:
     rig = Rig()
     rig.insert("j", "interval", "60", overlap="skip", on_doubt="drop")
     rig.outbox.silent = True
@@ -165,7 +165,7 @@ def test_a_late_doubt_is_sent_again_where_the_row_wants_it() -> None:
     rig.insert("j", "interval", "60", on_doubt="resend")
     rig.outbox.silent = True
     rig.run(5)
-    rig.outbox.confirm(Fate.DOUBT, "connection reset")
+    rig.outbox.confirm(PublishOutcome.UNKNOWN, "connection reset")
     rig.run(2)
     assert rig.slots() == [NOON, NOON]
     assert rig.verdicts() == ["sent"]
@@ -177,14 +177,14 @@ def test_what_a_broker_says_late_while_the_database_is_away_is_not_forgotten() -
         rig.insert(f"j{number}", "interval", "3600")
     rig.outbox.silent = True
     rig.run(2)
-    plain, failures = rig.store.sent, [Unavailable("the database is down")]
+    plain, failures = rig.store.mark_sent, [Unavailable("the database is down")]
 
     def sent(*args: Any, **kwargs: Any) -> None:
         if failures:
             raise failures.pop()
         plain(*args, **kwargs)
 
-    rig.store.sent = sent  # type: ignore[method-assign]
+    rig.store.mark_sent = sent  # type: ignore[method-assign]
     rig.outbox.confirm()
     rig.run(5)
     assert [rig.verdicts(f"j{number}") for number in range(3)] == [["sent"]] * 3
@@ -240,13 +240,13 @@ def test_a_broker_that_hangs_is_asked_less_often_than_one_that_refuses() -> None
     rig = Rig()
     rig.insert("j", "interval", "3600")
     rig.outbox.away = True
-    plain = rig.outbox.ready
+    plain = rig.outbox.unavailable_reason
 
     def slowly() -> str:
         rig.clock.advance(4)
         return plain()
 
-    rig.outbox.ready = slowly  # type: ignore[method-assign]
+    rig.outbox.unavailable_reason = slowly  # type: ignore[method-assign]
     rig.run(60)
     assert 6 <= rig.outbox.asked <= 9
 
@@ -255,18 +255,18 @@ def test_the_lock_is_renewed_after_a_slow_answer_and_nothing_is_claimed_without_
     clock = FakeClock(at("2026-06-01T12:00:00"))
     rig = Rig(clock=clock, gate=OpenGate(clock, ttl_s=10.0))
     rig.insert("j", "interval", "3600")
-    plain = rig.outbox.ready
+    plain = rig.outbox.unavailable_reason
 
     def slowly() -> str:
         rig.clock.advance(4)
         rig.gate.open = False
         return plain()
 
-    rig.outbox.ready = slowly  # type: ignore[method-assign]
+    rig.outbox.unavailable_reason = slowly  # type: ignore[method-assign]
     claims = count_claims(rig)
     rig.tick()
     assert claims == []
-    rig.outbox.ready = plain  # type: ignore[method-assign]
+    rig.outbox.unavailable_reason = plain  # type: ignore[method-assign]
     rig.gate.open = True
     rig.run(2)
     assert rig.slots() == [NOON], "in its grace"

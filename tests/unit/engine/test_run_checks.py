@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from celery_qbeat.answers import Answers, Holder, QueueSeen, WorkerSeen
-from celery_qbeat.engine import checks
-from celery_qbeat.jobs import Verdict
+from celery_qbeat.core.jobs import Verdict
+from celery_qbeat.core.worker_answers import Answers, Holder, QueueSeen, WorkerSeen
+from celery_qbeat.engine import run_checks
 from tests.unit.engine.rig import HOUR, MINUTE, Rig
 
 DAY_S = 86_400.0
@@ -184,7 +184,7 @@ def test_runs_that_an_emptied_broker_lost_end_within_a_minute() -> None:
     rig.insert("j", overlap="skip")
     rig.insert("k", "every", "1d", overlap="skip", max_run_seconds=36_000)
     rig.run(10)
-    rig.engine.desk.suspect_all()
+    rig.engine.leader.recheck_all_runs()
     rig.run(40)
     assert rig.verdicts("j") == ["lost"]
     assert rig.entry("j").detail == "no worker has it and no queue holds it: the broker lost it"
@@ -212,15 +212,15 @@ def test_a_run_that_a_worker_has_is_no_longer_suspected() -> None:
     rig.landings.reply = Fleet(holder="old")
     rig.insert("j", "every", "1d", overlap="skip")
     rig.run(10)
-    rig.engine.desk.suspect_all()
+    rig.engine.leader.recheck_all_runs()
     rig.run(100)
     assert len(rig.landings.asked) == 1
     assert rig.verdicts() == ["sent"]
 
 
 def test_very_many_jobs_that_wait_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "MOST_JOBS", 10)
-    monkeypatch.setattr(checks, "MOST_BLOCKING", 6)
+    monkeypatch.setattr(run_checks, "MOST_JOBS", 10)
+    monkeypatch.setattr(run_checks, "MOST_BLOCKING", 6)
     rig = Rig()
     rig.landings.reply = Fleet(up={})
     for number in range(40):
@@ -233,14 +233,14 @@ def test_very_many_jobs_that_wait_have_their_turns(monkeypatch: pytest.MonkeyPat
 
 
 def test_runs_are_checked_again_in_turns_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "MOST_RECHECKED", 10)
-    monkeypatch.setattr(checks, "MOST_ROUNDS", 20)
+    monkeypatch.setattr(run_checks, "MOST_RECHECKED", 10)
+    monkeypatch.setattr(run_checks, "MOST_ROUNDS", 20)
     rig = Rig()
     rig.landings.reply = Fleet(up={})
     for number in range(15):
         rig.insert(f"j{number}", "every", "1d", overlap="skip")
     rig.run(10)
-    rig.engine.desk.suspect_all()
+    rig.engine.leader.recheck_all_runs()
     rig.run(8)
     assert [len(asked) for asked in rig.landings.asked] == [10, 10, 10]
     assert len(frozenset().union(*rig.landings.asked)) == 15
@@ -406,9 +406,9 @@ def test_an_edit_of_something_else_or_a_longer_lease_changes_no_open_lease() -> 
 def test_of_a_job_that_changed_its_queue_the_old_run_is_left_to_its_lease() -> None:
     fleet = Fleet()
     rig = blocked(fleet)
-    plain = rig.landings.ask
+    plain = rig.landings.ask_workers
     jobs: list[object] = []
-    rig.landings.ask = lambda runs: jobs.extend(runs.values()) or plain(runs)  # type: ignore[method-assign]
+    rig.landings.ask_workers = lambda runs: jobs.extend(runs.values()) or plain(runs)  # type: ignore[method-assign]
     rig.store.update("j", queue="elsewhere")
     rig.run(100)
     assert jobs

@@ -136,7 +136,7 @@ def test_a_settlement_that_fails_is_made_again_and_logged_once(caplog: pytest.Lo
         rig.tick()
     rig.parts["fail_point"] = lambda _: None
     rig.restart(down_for=5)
-    rig.store.fail_next("conclude", "before", Unavailable)
+    rig.store.fail_next("record_outcomes", "before", Unavailable)
     rig.run(10)
     assert rig.verdicts() == ["in doubt"]
     assert len([message for message in caplog.messages if message.startswith("in doubt:")]) == 1

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from celery_qbeat.ports import Flight, Loaded
+from celery_qbeat.ports import Loaded, UnfinishedRun
 from celery_qbeat.testing import FakeClock, MemoryStore, OpenGate
 from celery_qbeat.testing.database import Database
 from tests.unit.engine.rig import Rig
@@ -30,8 +30,8 @@ class SlowStore(MemoryStore):
                 self._note(row[0]["id"])
                 yield Loaded(rows=[row])
 
-    def flights(self) -> Iterator[Sequence[Flight]]:
-        for part in super().flights():
+    def unfinished_runs(self) -> Iterator[Sequence[UnfinishedRun]]:
+        for part in super().unfinished_runs():
             for flight in part:
                 self._note(flight.task_id)
                 yield [flight]
@@ -104,7 +104,7 @@ def test_an_edit_during_a_long_load_is_not_missed() -> None:
     rig.store.delete("j02")
     for _ in range(100):
         rig.tick()
-    entries = rig.engine.desk.agenda.entries
+    entries = rig.engine.leader.agenda.entries
     job = entries["j01"].job
     assert job is not None
     assert job.rev == rig.store.database.jobs["j01"]["rev"]

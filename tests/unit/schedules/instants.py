@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from celery_qbeat.schedules import Schedule
+from celery_qbeat.core.schedules import Schedule
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = 60 * 1_000_000

@@ -6,8 +6,8 @@ from datetime import date
 
 from hypothesis import strategies as st
 
+from celery_qbeat.core.schedules import Cron, Daily, DayFilters, Every, Interval, Once, Schedule
 from celery_qbeat.errors import ScheduleError
-from celery_qbeat.schedules import Cron, Daily, Days, Every, Interval, Once, Schedule
 
 from .instants import DAY, HOUR, MINUTE, us
 
@@ -62,14 +62,16 @@ instants = st.one_of(
 )
 dates = st.dates(date(2026, 3, 1), date(2026, 11, 30))
 filters = st.one_of(
-    st.just(Days()),
+    st.just(DayFilters()),
     st.builds(
-        Days,
+        DayFilters,
         only=st.frozensets(st.integers(0, 6), max_size=3),
         skip=st.just(frozenset()),
         dates_skip=st.frozensets(dates, max_size=5),
     ),
-    st.builds(Days, skip=st.frozensets(st.integers(0, 6), max_size=5), dates_skip=st.frozensets(dates, max_size=40)),
+    st.builds(
+        DayFilters, skip=st.frozensets(st.integers(0, 6), max_size=5), dates_skip=st.frozensets(dates, max_size=40)
+    ),
 )
 intervals = st.builds(Interval, st.integers(1, 10 * 86_400), zones, filters)
 

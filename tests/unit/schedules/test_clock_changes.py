@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from celery_qbeat.schedules import Cron, Daily, Days, Every
-from celery_qbeat.schedules.dates import dates_of
-from celery_qbeat.schedules.wall import Wall
-from celery_qbeat.schedules.zones import Zone
+from celery_qbeat.core.schedules import Cron, Daily, DayFilters, Every
+from celery_qbeat.core.schedules.date_sets import dates_of
+from celery_qbeat.core.schedules.time_zones import Zone
+from celery_qbeat.core.schedules.wall_clock import WallClockSlots
 
 from .instants import DAY, HOUR, MINUTE, iso, us
 
@@ -36,7 +36,7 @@ def test_the_latest_fixed_slot_of_a_second_copy_lies_in_the_first():
 
 
 def test_the_latest_slot_of_a_period_is_found_before_a_forbidden_day_of_23_hours():
-    sunday_off = Every(30 * MINUTE, "Europe/Berlin", Days(skip=frozenset({0})))
+    sunday_off = Every(30 * MINUTE, "Europe/Berlin", DayFilters(skip=frozenset({0})))
     assert iso(sunday_off.latest(us("2026-03-29T12:00Z"))) == "2026-03-28T22:30:00Z"
     assert iso(sunday_off.next_after(us("2026-03-28T22:30Z"))) == "2026-03-29T22:00:00Z"
     assert sunday_off.count(us("2026-03-28T22:00Z"), us("2026-03-29T22:00Z")) == 2
@@ -44,7 +44,7 @@ def test_the_latest_slot_of_a_period_is_found_before_a_forbidden_day_of_23_hours
 
 def test_a_local_date_that_comes_back_for_an_hour_is_allowed_again():
     # At 00:01 on 29 October 2006 the clocks of St. John's went back to 23:01 on the 28th.
-    quarters = Every(15 * MINUTE, "America/St_Johns", Days(dates_skip=frozenset({date(2006, 10, 29)})))
+    quarters = Every(15 * MINUTE, "America/St_Johns", DayFilters(dates_skip=frozenset({date(2006, 10, 29)})))
     assert iso(quarters.latest(us("2006-10-29T12:00Z"))) == "2006-10-29T03:15:00Z"
     assert quarters.count(us("2006-10-29T02:15Z"), us("2006-10-29T12:00Z")) == 3
 
@@ -66,7 +66,7 @@ SEAM = 56 * 366 * DAY
 def test_a_repeated_hour_across_a_seam_of_the_survey(at, fixed):
     zone = zone_with_a_change(at, -HOUR)
     shown = at - 15 * MINUTE
-    wall = Wall(zone, dates_of(), (shown % DAY,), fixed)
+    wall = WallClockSlots(zone, dates_of(), (shown % DAY,), fixed)
     copies = [shown] if fixed else [shown, shown + HOUR]
     found = []
     while not found or found[-1] < shown + HOUR:
@@ -80,7 +80,7 @@ def test_a_repeated_hour_across_a_seam_of_the_survey(at, fixed):
 @pytest.mark.parametrize("at", [SEAM - 30 * MINUTE, SEAM, SEAM + 30 * MINUTE, SEAM - HOUR, SEAM + HOUR])
 def test_a_gap_across_a_seam_of_the_survey(at):
     zone = zone_with_a_change(at, HOUR)
-    wall = Wall(zone, dates_of(), ((at + 20 * MINUTE) % DAY,), fixed=True)
+    wall = WallClockSlots(zone, dates_of(), ((at + 20 * MINUTE) % DAY,), fixed=True)
     assert wall.next_after(at - 2 * HOUR) == at
     assert wall.count(at - 2 * HOUR, at + 2 * HOUR) == 1
     assert wall.latest(at + 2 * HOUR, 0) == at

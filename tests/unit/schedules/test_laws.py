@@ -10,10 +10,10 @@ from itertools import islice, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from celery_qbeat.core.schedules import KINDS, DayFilters, parse, parse_dates, parse_days, preview
+from celery_qbeat.core.schedules.allowed_days import allowed_from, allowed_until
+from celery_qbeat.core.schedules.time_zones import zone_named
 from celery_qbeat.errors import ScheduleError
-from celery_qbeat.schedules import KINDS, Days, parse, parse_dates, parse_days, preview
-from celery_qbeat.schedules.allowed import allowed_from, allowed_until
-from celery_qbeat.schedules.zones import zone_named
 
 from .instants import DAY, slots
 from .making import absolute, everies, filters, instants, intervals, zones
@@ -203,5 +203,5 @@ def test_weekdays_read_back_what_was_written(days):
 
 
 def test_days_are_equal_by_definition():
-    assert Days(only=frozenset({1})) == Days(only=frozenset({1}), skip=frozenset())
-    assert pickle.loads(pickle.dumps(Days(skip=frozenset({2})))) == Days(skip=frozenset({2}))
+    assert DayFilters(only=frozenset({1})) == DayFilters(only=frozenset({1}), skip=frozenset())
+    assert pickle.loads(pickle.dumps(DayFilters(skip=frozenset({2})))) == DayFilters(skip=frozenset({2}))

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 
-from celery_qbeat.schedules import parse
+from celery_qbeat.core.schedules import parse
 
 from . import oracle
 from .instants import MINUTE, slots

@@ -7,8 +7,19 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from celery_qbeat.core.schedules import (
+    KINDS,
+    Cron,
+    Daily,
+    DayFilters,
+    Every,
+    Interval,
+    Once,
+    parse,
+    parse_dates,
+    parse_days,
+)
 from celery_qbeat.errors import ScheduleError
-from celery_qbeat.schedules import KINDS, Cron, Daily, Days, Every, Interval, Once, parse, parse_dates, parse_days
 
 from .instants import DAY, HOUR, MINUTE, fires, us
 
@@ -71,7 +82,7 @@ def test_the_filters_and_the_zone_are_part_of_the_value():
     schedule = parse(
         "daily", "0", timezone="Europe/Berlin", days_only="mon-fri", days_skip="3", dates_skip="2026-12-25, 2026-12-24"
     )
-    days = Days(frozenset(range(1, 6)), frozenset({3}), frozenset({date(2026, 12, 24), date(2026, 12, 25)}))
+    days = DayFilters(frozenset(range(1, 6)), frozenset({3}), frozenset({date(2026, 12, 24), date(2026, 12, 25)}))
     assert schedule == Daily((0,), "Europe/Berlin", days)
     assert schedule != parse("daily", "0", timezone="Europe/Paris")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_qbeat.schedules import Cron, Daily, Firing, Interval, parse, preview
+from celery_qbeat.core.schedules import Cron, Daily, Firing, Interval, parse, preview
 
 from .instants import us
 

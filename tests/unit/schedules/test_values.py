@@ -9,15 +9,15 @@ from datetime import date, datetime
 
 import pytest
 
+from celery_qbeat.core.schedules import Cron, Daily, DayFilters, Every, Interval, Once
 from celery_qbeat.errors import ScheduleError
-from celery_qbeat.schedules import Cron, Daily, Days, Every, Interval, Once
 
 from .instants import DAY, HOUR, MINUTE, fires, iso, us
 
 VALUES = [
     Interval(3600, "Europe/Berlin"),
-    Every(15 * MINUTE, days=Days(only=frozenset({1}))),
-    Daily((7200, 50400), "Europe/Berlin", Days(dates_skip=frozenset({date(2026, 12, 25)}))),
+    Every(15 * MINUTE, days=DayFilters(only=frozenset({1}))),
+    Daily((7200, 50400), "Europe/Berlin", DayFilters(dates_skip=frozenset({date(2026, 12, 25)}))),
     Cron(frozenset({30}), frozenset({2}), dow=frozenset({1, 2, 3, 4, 5}), fixed=True),
     Once(us("2026-12-01T09:00Z")),
 ]
@@ -39,7 +39,7 @@ def test_equal_definitions_are_equal_however_they_were_ordered():
     assert Interval(60) == Interval(60.0)
     assert Cron(minute=frozenset([3, 1])) == Cron(minute=frozenset([1, 3]))
     assert Daily((0,), "UTC") != Daily((0,), "Etc/UTC")
-    assert Daily((0,)) != Daily((0,), days=Days(skip=frozenset({0})))
+    assert Daily((0,)) != Daily((0,), days=DayFilters(skip=frozenset({0})))
 
 
 def test_a_cron_prints_as_its_five_fields():
@@ -64,7 +64,7 @@ def test_a_cron_prints_as_its_five_fields():
         lambda: Every(0),
         lambda: Every(7 * DAY + 1),
         lambda: Every(60.0),
-        lambda: Every(7 * DAY, days=Days(only=frozenset({1}))),
+        lambda: Every(7 * DAY, days=DayFilters(only=frozenset({1}))),
         lambda: Daily(()),
         lambda: Daily((86_400,)),
         lambda: Daily((-1,)),
@@ -77,18 +77,18 @@ def test_a_cron_prints_as_its_five_fields():
         lambda: Cron(both_days="xor"),
         lambda: Cron(dom=frozenset({31}), month=frozenset({2})),
         lambda: Cron(dom=frozenset({30}), month=frozenset({2}), dow=frozenset({1}), both_days="and"),
-        lambda: Cron(dow=frozenset({1}), days=Days(skip=frozenset({1}))),
+        lambda: Cron(dow=frozenset({1}), days=DayFilters(skip=frozenset({1}))),
         lambda: Once(1 << 62),
         lambda: Once(0, wall_us=1 << 62),
-        lambda: Once(0, days=Days(only=frozenset({1}))),
+        lambda: Once(0, days=DayFilters(only=frozenset({1}))),
         lambda: Once.at_wall(-(1 << 62)),
         lambda: Once.at_wall(us("2011-12-30T12:00Z"), "Pacific/Apia"),
-        lambda: Days(only=frozenset({7})),
-        lambda: Days(skip=frozenset({"mon"})),
-        lambda: Days(skip=frozenset(range(7))),
-        lambda: Days(only=frozenset({1}), skip=frozenset({1})),
-        lambda: Days(dates_skip=frozenset({"2026-12-25"})),
-        lambda: Days(dates_skip=frozenset({datetime(2026, 12, 25)})),  # noqa: DTZ001
+        lambda: DayFilters(only=frozenset({7})),
+        lambda: DayFilters(skip=frozenset({"mon"})),
+        lambda: DayFilters(skip=frozenset(range(7))),
+        lambda: DayFilters(only=frozenset({1}), skip=frozenset({1})),
+        lambda: DayFilters(dates_skip=frozenset({"2026-12-25"})),
+        lambda: DayFilters(dates_skip=frozenset({datetime(2026, 12, 25)})),  # noqa: DTZ001
         lambda: Daily((0,), "Mars/Phobos"),
     ],
 )
@@ -106,16 +106,16 @@ def test_an_interval_is_due_at_once_and_then_from_each_dispatch():
 
 
 def test_an_interval_moves_off_forbidden_days_to_the_first_instant_of_the_next_allowed_one():
-    weekdays = Interval(3600, "Europe/Berlin", Days(only=frozenset(range(1, 6))))
+    weekdays = Interval(3600, "Europe/Berlin", DayFilters(only=frozenset(range(1, 6))))
     friday_night = us("2026-06-05T21:30Z")
     assert iso(weekdays.after_run(0, friday_night)) == "2026-06-07T22:00:00Z"
     saturday = us("2026-06-06T10:00Z")
     assert iso(weekdays.first(saturday)) == "2026-06-07T22:00:00Z"
     # Cairo's 24 April 2026 begins at one o'clock.
-    cairo = Interval(60, "Africa/Cairo", Days(dates_skip=frozenset({date(2026, 4, 23)})))
+    cairo = Interval(60, "Africa/Cairo", DayFilters(dates_skip=frozenset({date(2026, 4, 23)})))
     assert iso(cairo.first(us("2026-04-23T10:00Z"))) == "2026-04-23T22:00:00Z"
     # Apia has no 30 December 2011.
-    apia = Interval(60, "Pacific/Apia", Days(dates_skip=frozenset({date(2011, 12, 29)})))
+    apia = Interval(60, "Pacific/Apia", DayFilters(dates_skip=frozenset({date(2011, 12, 29)})))
     assert iso(apia.first(us("2011-12-29T12:00Z"))) == "2011-12-30T10:00:00Z"
 
 
@@ -123,7 +123,7 @@ def test_a_period_takes_its_current_slot_at_once_and_the_next_one_on_a_forbidden
     hourly = Every(HOUR)
     assert iso(hourly.first(us("2026-06-04T12:34Z"))) == "2026-06-04T12:00:00Z"
     assert iso(hourly.first(us("2026-06-04T12:00Z"))) == "2026-06-04T12:00:00Z"
-    mondays = Every(HOUR, days=Days(only=frozenset({1})))
+    mondays = Every(HOUR, days=DayFilters(only=frozenset({1})))
     assert iso(mondays.first(us("2026-06-04T12:34Z"))) == "2026-06-08T00:00:00Z"
     assert iso(mondays.latest(us("2026-06-04T12:34Z"))) == "2026-06-01T23:00:00Z"
     assert mondays.count(us("2026-06-01T00:00Z") - 1, us("2026-06-30T00:00Z")) == 5 * 24

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_qbeat.schedules import Cron, Daily, parse
+from celery_qbeat.core.schedules import Cron, Daily, parse
 
 from .instants import fires, us
 

@@ -1,0 +1,1 @@
+"""What a process needs beside its work: clock, log, heartbeat file, signals."""
