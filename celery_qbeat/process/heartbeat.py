@@ -1,7 +1,7 @@
 """The heartbeat file: a beat touches it while it works, and a probe looks at it without the app, Celery or a server.
 
-`python -m celery_qbeat check --liveness` ends in `main` here; so does `python -m celery_qbeat.process.heartbeat`. Only the
-standard library is imported.
+`python -m celery_qbeat check --liveness` ends in `main` here, as does `python -m celery_qbeat.process.heartbeat`. This
+module imports the standard library only.
 """
 
 from __future__ import annotations
