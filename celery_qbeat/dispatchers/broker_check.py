@@ -10,9 +10,14 @@ from celery_qbeat.dispatchers import broker
 from celery_qbeat.dispatchers.celery import CeleryDispatcher
 from celery_qbeat.dispatchers.redis_inbox import inbox_of
 from celery_qbeat.dispatchers.wires import text
+from celery_qbeat.plurals import quantity
 
 ANSWER_S = 3.0
 """Seconds to wait for the broker's answer, whatever it or the name server does."""
+
+
+MANY_UNREAD = 1_000
+"""From this many messages in the queue of ends on, `BrokerCheck.sentence` names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,15 @@ class BrokerCheck:
     url: str
     trouble: str
     unread: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Whether the broker takes messages, in words."""
+        if self.trouble:
+            return f"{self.url} takes no messages: {self.trouble}"
+        unread = self.unread or 0
+        flood = f"; the queue of ends holds {quantity(unread, 'message')}: no beat reads it, or strangers write there"
+        return f"{self.url} takes messages" + (flood if unread >= MANY_UNREAD else "")
 
 
 def check_broker(app: Any, *, namespace: str = "", instance: str = "") -> BrokerCheck:
