@@ -27,7 +27,7 @@ LISTED = frozenset({Condition.LATE, Condition.REFUSED, Condition.BAD, Condition.
 
 
 @command("check")
-@click.option("--strict", is_flag=True, help="End with 1 for reserved cron rows, too.")
+@click.option("--strict", is_flag=True, help="End with 1 for what it only warns of, too.")
 @click.option("--liveness", is_flag=True, help="Look at the heartbeat file only: no database, no broker.")
 @click.option("--heartbeat-file", metavar="FILE", help="The file, where qbeat_heartbeat_file does not name it.")
 def check_command(project: Project, strict: bool, liveness: bool, heartbeat_file: str | None, as_json: bool) -> None:
@@ -57,9 +57,10 @@ def check_command(project: Project, strict: bool, liveness: bool, heartbeat_file
     lock = read_lock(project, last.leader.holder)
     reserved = found.counts[Condition.RESERVED]
     well = last.alive and not lock.trouble and (broker is None or not broker.trouble)
-    ok = well and not found.ailing and not (strict and reserved)
+    unmatched = project.privileges.unmatched() if project.privileges else []
+    ok = well and not found.ailing and not (strict and (reserved or unmatched))
     if as_json:
-        data = {"ok": ok, "database": project.store.describe(), "schema": "", "beat": last.data}
+        data = {"ok": ok, "database": project.store.describe(), "schema": "", "beat": last.data, "warnings": unmatched}
         data |= {"broker": broker_data(broker), **lock.data}
         output.dump(
             {**data, "counts": {str(each): found.counts[each] for each in Condition}, "problems": found.problems}
@@ -69,6 +70,8 @@ def check_command(project: Project, strict: bool, liveness: bool, heartbeat_file
         _show(project, found, facts)
     if reserved:
         output.warn(f"{reserved} cron {'row' if reserved == 1 else 'rows'} will never run: {CRON_RESERVED}")
+    for warning in unmatched:
+        output.warn(warning)
     finish(ok)
 
 

@@ -13,12 +13,8 @@ from celery_qbeat.cli.lock import Lock, read_lock
 from celery_qbeat.cli.project import Project
 from celery_qbeat.core.health import Condition
 from celery_qbeat.core.identity import database_id
-from celery_qbeat.core.plurals import quantity
 from celery_qbeat.stores import reports
 from celery_qbeat.stores.reports import Open
-
-MANY_UNREAD = 1_000
-"""From this many messages in the queue of ends on, `status` names them."""
 
 if TYPE_CHECKING:
     from celery_qbeat.dispatchers import BrokerCheck
@@ -63,12 +59,7 @@ def broker_sentence(broker: BrokerCheck | None) -> str:
     """Whether the broker takes messages, in words."""
     if broker is None:
         return "not asked: name the Celery app with -A proj"
-    if broker.trouble:
-        return f"{broker.url} takes no messages: {broker.trouble}"
-    unread = broker.unread or 0
-    many = quantity(unread, "message")
-    flood = f"; the queue of ends holds {many}: no beat reads it, or strangers write there"
-    return f"{broker.url} takes messages" + (flood if unread >= MANY_UNREAD else "")
+    return broker.sentence
 
 
 def broker_data(broker: BrokerCheck | None) -> dict[str, Any] | None:

@@ -13,7 +13,15 @@ WRITE_IT_ENCODED = (
 
 _SECRET_NAME = re.compile("pass|pwd|secret|token|credential", re.IGNORECASE)
 _PARAMETER = re.compile(r"[?&]([^=&?]*)=")
-_NEXT_URL = re.compile(r";(?=[A-Za-z][A-Za-z0-9+.-]*://)")
+_KNOWN = (
+    "(?:(?:py)?amqp|redis|sentinel|unix|http|sqla|sqlalchemy|sqlite|postgres|postgresql|mysql|mariadb|oracle|mssql"
+    "|memory|filesystem|mongodb|sqs|slmq|zookeeper|consul|etcd|kafka|confluentkafka|azureservicebus"
+    r"|azurestoragequeues|gcpubsub|pgmq|pyro|qpid|librabbitmq)s?(?:\+[\w+]+)?"
+)
+"""Schemes of brokers and databases. Any other word before `://` may be a part of a password."""
+
+_KNOWN_SCHEME = re.compile(_KNOWN, re.IGNORECASE)
+_NEXT_URL = re.compile(f";(?={_KNOWN}://)", re.IGNORECASE)
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:\d*)?|")
 _URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]*@[^\s'\"<>]*")
 _EXAMPLE = re.compile(r"[a-z+]+://(?:user)?:password@[^@]*")
@@ -35,7 +43,8 @@ def hide_secrets(url: str) -> str:
 
     In a URL that is written wrongly nobody knows where the password ends. So everything before the last `@` counts as
     user and password, everything from the first secret parameter on as its value, and what has no readable host is
-    hidden as a whole.
+    hidden as a whole. The next URL of a list begins at a `;` before a scheme of a broker or a database; any
+    other `;` may be a part of a password.
     """
     return ";".join(_hide_in_one(piece) for piece in _NEXT_URL.split(url))
 
@@ -76,7 +85,8 @@ def _hide_in_one(url: str) -> str:
         # Perhaps the end of a user and password that have a raw ? in them.
         return f"{scheme}://{HIDDEN}"
     if "@" in shown and not is_file:
-        return f"{scheme}://{HIDDEN}@{shown.rpartition('@')[2]}{secret and HIDDEN}"
+        before = f"{scheme}://" if _KNOWN_SCHEME.fullmatch(scheme) else ""
+        return f"{before}{HIDDEN}@{shown.rpartition('@')[2]}{secret and HIDDEN}"
     if not is_file and not _HOST.fullmatch(re.split(r"[/?#]", shown, maxsplit=1)[0]):
         return f"{scheme}://{HIDDEN}"
     return f"{scheme}://{shown}{secret and HIDDEN}"

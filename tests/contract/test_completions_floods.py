@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from kombu import Producer
 
-from celery_qbeat.cli.status import MANY_UNREAD, broker_sentence
 from celery_qbeat.core.jobs import Verdict
 from celery_qbeat.dispatchers import CeleryCompletions, check_broker
 from celery_qbeat.dispatchers.celery.broker import done_address
+from celery_qbeat.dispatchers.celery.broker_check import MANY_UNREAD
 from celery_qbeat.dispatchers.celery.completion_queue import MOST_ASKED, AmqpCompletionQueue
 from celery_qbeat.engine import Limits
 from celery_qbeat.testing import MemoryStore
@@ -204,7 +204,7 @@ def test_status_says_how_many_messages_wait(desk: Desk) -> None:
     flood(desk, count=MANY_UNREAD)
     check = check_broker(desk.app, namespace="test", instance=INSTANCE)
     assert (check.unread, check.trouble) == (MANY_UNREAD, "")
-    assert "; the queue of ends holds 1,000 messages: no beat reads it" in broker_sentence(check)
+    assert "; the queue of ends holds 1,000 messages: no beat reads it" in check.sentence
     assert check_broker(desk.app, namespace="nobody", instance=fresh_id()).unread in (0, None)
     assert check_broker(desk.app).unread is None
 

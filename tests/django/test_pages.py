@@ -11,7 +11,10 @@ from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
+from kombu import Producer
 
+from celery_qbeat.dispatchers.broker import done_address, done_queue
+from celery_qbeat.dispatchers.broker_check import MANY_UNREAD
 from celery_qbeat.django.models import Installation, Job, Request, Run, Worker
 from tests.django.rows import insert, make_job, make_run, make_state, text, us_now
 from tests.django.typing_forms import change
@@ -330,11 +333,23 @@ def test_the_status_page_names_writer_late_jobs_problems_batches_and_code(five: 
 
 
 def test_the_status_page_says_when_the_broker_is_away(site: Any, celery_app: Any) -> None:
-    assert "memory:// takes messages." in text(site, STATUS)
+    assert "memory:// takes messages" in text(site, STATUS)
     celery_app.conf.broker_url = "redis://:s3cret@127.0.0.1:1/0"
     page = text(site, STATUS)
     assert "redis://***@127.0.0.1:1/0 takes no messages: OperationalError" in page
     assert "s3cret" not in page
+
+
+def test_the_status_page_says_that_nobody_reads_the_ends(site: Any, celery_app: Any, redis_url: str) -> None:
+    celery_app.conf.broker_url = redis_url
+    assert "the queue of ends" not in text(site, STATUS)
+    with celery_app.connection_for_write() as broker:
+        address = done_address(broker, "default", Installation.objects.get().instance)
+        done_queue(address)(broker.default_channel).declare()
+        producer = Producer(broker)
+        for _ in range(MANY_UNREAD):
+            producer.publish({}, exchange=address.exchange, routing_key=address.key)
+    assert "the queue of ends holds 1,000 messages: no beat reads it" in text(site, STATUS)
 
 
 @pytest.mark.parametrize("kind", ["text", "list"])
@@ -369,6 +384,16 @@ def test_the_page_of_scopes_counts_their_jobs_and_keeps_those_in_use(five: Any) 
     for name in ("billing", "idle"):
         five.post(f"{WORKERS}{name}/delete/", {"post": "yes"})
     assert set(Worker.objects.values_list("name", flat=True)) == {"billing"}
+
+
+def test_no_job_of_a_disabled_scope_counts_as_late(five: Any) -> None:
+    def late() -> dict[str, int]:
+        return {scope.pk: scope.late_count for scope in five.get(WORKERS).context["cl"].result_list}
+
+    Job.objects.filter(pk="late").update(worker="billing")
+    assert late() == {"billing": 1}
+    Worker.objects.update(enabled=False)
+    assert late() == {"billing": 0}
 
 
 @pytest.mark.parametrize("use_tz", [True, False])

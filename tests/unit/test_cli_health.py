@@ -47,6 +47,20 @@ def test_check_warns_of_reserved_cron_rows(cli: Cli) -> None:
     assert cli.run("check", "--strict").exit_code == 0
 
 
+def test_check_warns_of_patterns_that_match_no_task(cli: Cli) -> None:
+    cli.app.conf.update(qbeat_allow=["app.*", "ap.*"], qbeat_reserved={"billing.*": ["billing"]})
+    cli.beat_seen()
+    result = cli.run("check")
+    assert result.exit_code == 0
+    for words in ("qbeat_allow: 'ap.*'", "qbeat_reserved: 'billing.*'"):
+        assert f"{words} matches no registered task" in result.stderr
+    assert "'app.*'" not in result.stderr
+    assert len(cli.json("check")["warnings"]) == 2
+    assert cli.run("check", "--strict").exit_code == 1
+    cli.app.conf.update(qbeat_allow=["app.*"], qbeat_reserved={})
+    assert cli.run("check", "--strict").exit_code == 0
+
+
 def test_without_the_app_the_beat_tells_whether_cron_rows_run(cli: Cli) -> None:
     cli.ok("add", "y", "app.a", "--cron", "0 * * * *")
     cli.beat_seen()

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 from celery import Celery
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from celery_qbeat.core.safe_text import hide_secrets, hide_secrets_in_text
@@ -27,6 +27,9 @@ PASSWORDS = st.tuples(GLUE, st.permutations(WORDS), st.lists(GLUE, min_size=4, m
 )
 NAMES = st.sampled_from(["", "user", "Xq7Zk"])
 QUOTED = st.booleans()
+
+LIKE_A_LIST = ":Xq7Zk:81930571:wVvUu;pR5yTt://"
+"""A password with what looks like the next URL of a list."""
 
 REDIS_URLS = (
     "redis://{user}:{password}@127.0.0.1:1/0",
@@ -86,6 +89,7 @@ def words_of_redis(url: str, caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize("url", REDIS_URLS)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(user=NAMES, password=PASSWORDS, quoted=QUOTED)
+@example(user="", password=LIKE_A_LIST, quoted=False)
 def test_a_redis_password_is_in_no_message(
     caplog: pytest.LogCaptureFixture, url: str, user: str, password: str, quoted: bool
 ) -> None:
@@ -97,6 +101,7 @@ def test_a_redis_password_is_in_no_message(
 @pytest.mark.parametrize("url", DATABASE_URLS)
 @settings(max_examples=25)
 @given(password=PASSWORDS, quoted=QUOTED)
+@example(password=LIKE_A_LIST, quoted=False)
 def test_a_database_password_is_in_no_message(url: str, password: str, quoted: bool) -> None:
     try:
         store = open_store(spelled(url, "user", password, quoted))
@@ -111,6 +116,7 @@ def test_a_database_password_is_in_no_message(url: str, password: str, quoted: b
 @pytest.mark.parametrize("url", ["redis://{user}:{password}@127.0.0.1:1/0", "amqp://{user}:{password}@127.0.0.1:1//"])
 @settings(max_examples=25)
 @given(user=NAMES, password=PASSWORDS, quoted=QUOTED)
+@example(user="user", password="81930571;pR5yTt://Xq7Zk,wVvUu", quoted=False)
 def test_a_broker_password_is_in_no_message(url: str, user: str, password: str, quoted: bool) -> None:
     app = Celery("t", broker=spelled(url, user, password, quoted), set_as_current=False)
     try:
@@ -123,6 +129,7 @@ def test_a_broker_password_is_in_no_message(url: str, user: str, password: str, 
 
 
 @given(url=st.sampled_from(REDIS_URLS + DATABASE_URLS), user=NAMES, password=PASSWORDS, quoted=QUOTED)
+@example(url="{password}@127.0.0.1:1", user="", password="wVvUu://81930571,Xq7Zk,pR5yTt", quoted=False)
 def test_hiding_needs_no_valid_url(url: str, user: str, password: str, quoted: bool) -> None:
     has_no_secret(hide_secrets(spelled(url, user, password, quoted)))
 
@@ -146,6 +153,12 @@ def test_what_is_no_secret_stays() -> None:
         hide_secrets_in_text("no route to amqp://u:x@host//, mail me@host")
         == "no route to amqp://***@host//, mail me@host"
     )
+
+
+def test_a_list_of_urls_stays_readable() -> None:
+    assert hide_secrets("amqp://u:x@a:1//;amqps://b;AMQP://u:x@c") == "amqp://***@a:1//;amqps://b;AMQP://***@c"
+    assert hide_secrets("sentinel://a:1;sentinel://:x@b:2/0") == "sentinel://a:1;sentinel://***@b:2/0"
+    assert hide_secrets("rediss://a/0?password=x;rediss://b/1") == "rediss://a/0?password=***;rediss://b/1"
 
 
 def test_a_raw_slash_in_a_redis_password_is_explained() -> None:

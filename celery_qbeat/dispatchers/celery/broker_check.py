@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from celery_qbeat.core.plurals import quantity
 from celery_qbeat.dispatchers.celery import broker
 from celery_qbeat.dispatchers.celery.dispatcher import CeleryDispatcher
 from celery_qbeat.dispatchers.celery.publishers.publisher import text
@@ -13,6 +14,10 @@ from celery_qbeat.dispatchers.celery.redis_completion_queue import inbox_of
 
 ANSWER_S = 3.0
 """Seconds to wait for the broker's answer, whatever it or the name server does."""
+
+
+MANY_UNREAD = 1_000
+"""From this many messages in the queue of ends on, `BrokerCheck.sentence` names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,15 @@ class BrokerCheck:
     url: str
     trouble: str
     unread: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Whether the broker takes messages, in words."""
+        if self.trouble:
+            return f"{self.url} takes no messages: {self.trouble}"
+        unread = self.unread or 0
+        flood = f"; the queue of ends holds {quantity(unread, 'message')}: no beat reads it, or strangers write there"
+        return f"{self.url} takes messages" + (flood if unread >= MANY_UNREAD else "")
 
 
 def check_broker(app: Any, *, namespace: str = "", instance: str = "") -> BrokerCheck:

@@ -26,7 +26,7 @@ from celery_qbeat.core.schedules.time_zones import zone_named
 from celery_qbeat.dispatchers import check_broker
 from celery_qbeat.django.forecast import forecast
 from celery_qbeat.django.health import machine_state
-from celery_qbeat.django.models import Job, Worker
+from celery_qbeat.django.models import Installation, Job, Worker
 from celery_qbeat.django.panel import in_flight, paused_by
 from celery_qbeat.django.permissions import narrowed
 from celery_qbeat.django.pictures import heatmap
@@ -141,7 +141,10 @@ class JobPages:
         jobs = self._visible_jobs(request)
         now = now_us()
         everything = self.visible(request) is None  # type: ignore[attr-defined]
-        found = status(jobs, read_project().settings, check_broker(celery_app()), now, with_code=everything)
+        settings, installation = read_project().settings, Installation.objects.filter(pk=1).first()
+        instance = "" if installation is None else installation.instance
+        broker = check_broker(celery_app(), namespace=settings.namespace, instance=instance)
+        found = status(jobs, settings, broker, now, with_code=everything)
         return self._page(request, "admin/qbeat/status.html", {"status": found, "now": now, "title": "Status"})
 
     def _visible_jobs(self, request: HttpRequest) -> Any:

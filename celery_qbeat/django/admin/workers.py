@@ -94,7 +94,7 @@ class WithCounts(ChangeList):
 
     def get_results(self, request: Any) -> None:
         super().get_results(request)
-        late = Q(enabled=True, state__late_after_us__lt=now_us())
+        late = Q(enabled=True, state__late_after_us__lt=now_us()) & ~Q(worker__in=Worker.paused())
         jobs = Job.objects.filter(worker__in=[scope.pk for scope in self.result_list]).order_by().values("worker")
         counts = {row["worker"]: row for row in jobs.annotate(jobs=Count("pk"), late=Count("pk", filter=late))}
         for scope in self.result_list:
