@@ -13,8 +13,8 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from kombu import Producer
 
-from celery_qbeat.dispatchers.broker import done_address, done_queue
-from celery_qbeat.dispatchers.broker_check import MANY_UNREAD
+from celery_qbeat.dispatchers.celery.broker import done_address, done_queue
+from celery_qbeat.dispatchers.celery.broker_check import MANY_UNREAD
 from celery_qbeat.django.models import Installation, Job, Request, Run, Worker
 from tests.django.rows import insert, make_job, make_run, make_state, text, us_now
 from tests.django.typing_forms import change
