@@ -1,17 +1,17 @@
 """The tick: the order of effects and nothing else.
 
     gate        not the writer -> stand by
-    take over   a new term: a new epoch, what the last writer left open is settled, rows are read
+    take over   a new term: a new epoch, rows are read, what the last writer left open is resolved
     read        what changed in the rows
-    land        runs that ended
-    send        decide, claim, publish, mark
+    outcomes    runs that ended
+    dispatch    decide, claim, publish, mark sent
     built-in    go on with built-in tasks, where the slots leave room
 
-`desk.py` what a writer has in hand, `leadership.py` the lock, `reader.py` rows, `sender.py` slots to messages,
-`manual.py` requests, `broker_watch.py`, `marker.py`, `resender.py` and `refusals.py` what the broker makes of them,
-`lander.py` ends of runs, `builtin_tasks.py` tasks that run inside the beat, `settler.py` what a dead writer left,
-`outage.py` failed ticks, `ending.py` the end of the beat, `clock_check.py` the clock of the database, `report.py` the
-words of the log.
+`leader_state.py` what the writer has in memory, `leadership.py` the lock, `row_sync.py` rows, `dispatch.py` due slots,
+`manual.py` requests, `broker_watch.py`, `publish_results.py`, `resend.py` and `queue_refusals.py` what the broker
+answers, `completions.py` and `run_checks.py` ends of runs, `builtin_tasks.py` tasks that run inside the beat,
+`recovery.py` what an earlier writer left, `outage.py` failed ticks, `shutdown.py` the end of the beat,
+`clock_check.py` the clock of the database, `log_events.py` the words of the log.
 """
 
 from __future__ import annotations

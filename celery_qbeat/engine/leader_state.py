@@ -1,4 +1,4 @@
-"""What a beat works with (`Parts`) and what a writer has in hand (`Desk`)."""
+"""What a beat works with (`Dependencies`) and what the writer keeps in memory (`LeaderState`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Stand-ins for the ports, for tests without servers: use them for your own, too.
 
 `FakeClock` stands still until moved, `MemoryStore` keeps the contract of every other store, `OpenGate` is opened and
-shut by hand, `Outbox` keeps what was sent, `Landings` announces ends.
+shut by hand, `FakeDispatcher` keeps what was sent, `FakeCompletions` reports outcomes.
 """
 
 from __future__ import annotations

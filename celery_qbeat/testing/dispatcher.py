@@ -1,4 +1,4 @@
-"""A dispatcher that keeps what it was given, and fails when told to; and a source of ends."""
+"""A dispatcher that keeps what it was given, and fails when told to; and completions that a test reports."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ def test_after_sigkill_of_the_holder_another_holds_within_ttl_and_poll(redis_url
         gate = RedisGate({redis_url!r}, "test", 2.0, 0.1, "victim", clock=Stopwatch())
         gate.bind({INSTANCE!r})
         while True:
-            if gate.hold():
+            if gate.acquire_or_renew():
                 print("held", flush=True)
             time.sleep(0.1)
         """

@@ -1,4 +1,4 @@
-"""How letters travel: one at a time on any transport. `redis_wire.py` and `confirms.py` carry several together.
+"""Publishes messages one at a time on any transport; `redis_pipeline.py` and `confirming.py` publish many together.
 
 What counts is to know afterwards. A letter that never reached the transport was surely not sent; one of which the
 transport did not say that it has it is in doubt. So each wire notes how far a letter came.
