@@ -50,13 +50,13 @@ def ours(url: str, redis: str, rows: int, restart: bool) -> dict[str, Any]:
 def _seen_after(engine: Any, edit: Any, phase: float) -> float:
     """Seconds from an edit's commit until the agenda has it, in a beat that sleeps as Celery lets it sleep."""
     pause = engine.tick()
-    before = engine.desk.agenda.entries[EDITED].job.rev
+    before = engine.leader.agenda.entries[EDITED].job.rev
     time.sleep(phase * pause)
     edit()
     watch = Stopwatch()
     time.sleep((1 - phase) * pause)
     engine.tick()
-    assert engine.desk.agenda.entries[EDITED].job.rev > before
+    assert engine.leader.agenda.entries[EDITED].job.rev > before
     return watch.wall
 
 

@@ -53,7 +53,7 @@ class Auditor:
 
     def _writer(self) -> Beat | None:
         for beat in self.world.alive:
-            if beat.engine.writing and beat.engine.desk.epoch == self.database.epoch:
+            if beat.engine.writing and beat.engine.leader.epoch == self.database.epoch:
                 return beat
         return None
 
@@ -141,7 +141,7 @@ class Auditor:
 
     def _memory(self, writer: Beat) -> Iterator[str]:
         """The writer knows the rows as they are, and the database knows what the writer plans."""
-        rows, entries = self.database.jobs, writer.engine.desk.agenda.entries
+        rows, entries = self.database.jobs, writer.engine.leader.agenda.entries
         ids = set(rows) | set(self.observer.code)
         if set(entries) != ids:
             yield f"the writer knows {sorted(entries)}, the table has {sorted(ids)}"
@@ -164,11 +164,11 @@ class Auditor:
             if entry.job is not None and job_id in rows and entry.job.rev != rows[job_id]["rev"]:
                 yield f"{job_id}: the writer has an old version of the row"
         flying = {entry.task_id for entry in self.database.ledger if entry.verdict in IN_FLIGHT}
-        known = {task for task in self.database.by_task if task in writer.engine.desk.flights}
+        known = {task for task in self.database.by_task if task in writer.engine.leader.in_flight}
         # After a restore the writer remembers runs that the copy does not have.
         if flying != known and not (self.replaced and flying < known):
             yield f"in flight are {sorted(flying)}, but the writer knows of {sorted(known)}"
-        if writer.engine.desk.owed or writer.engine.desk.suspects:
+        if writer.engine.leader.pending_writes or writer.engine.leader.stale_job_ids:
             yield "the writer still owes something"
 
     def _due(self, writer: Beat) -> Iterator[str]:

@@ -98,17 +98,17 @@ class Observer:
             result = plain()
             self._epoch_taken(beat)
             return result
-        if name == "plan":
+        if name == "write_plans":
             result = plain()
             for plan in args[1]:
                 self._planned(plan, args[2])
             return result
-        if name == "forget":
+        if name == "delete_states":
             result = plain()
             for job_id in args[1]:
                 self._gone(job_id, args[2])
             return result
-        if name == "release":
+        if name == "release_claims":
             return self._release(args, plain)
         return plain()
 

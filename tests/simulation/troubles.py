@@ -141,7 +141,7 @@ def _restore(history: History, copy: Mapping[str, Any], courses: dict[str, Cours
     world, base, auditor = history.world, history.database, history.auditor
     world.say("--- the database is replaced by its copy")
     world.disturb()
-    writers = {beat.name: beat.engine.desk.epoch for beat in world.alive if beat.engine.writing}
+    writers = {beat.name: beat.engine.leader.epoch for beat in world.alive if beat.engine.writing}
     for message in history.broker.messages:
         entry = base.by_task.get(message.task_id)
         current = entry is not None and writers.get(message.by) == entry.epoch == base.epoch

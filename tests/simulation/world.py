@@ -116,8 +116,8 @@ class Beat:
         except Strange as error:
             # The scheduler logs it and goes on after a poll.
             self.world.say(f"    {self.name} logs a bug: {error}")
-            return float(self.engine._parts.limits.poll_s)
-        if self.engine.writing and self.world.now < self.engine._parts.gate.trusted_until:
+            return float(self.engine._deps.limits.poll_s)
+        if self.engine.writing and self.world.now < self.engine._deps.gate.trusted_until:
             # It could dispatch.
             self.epochs = 0
         return pause
