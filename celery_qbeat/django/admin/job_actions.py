@@ -11,7 +11,7 @@ from django.db import models, router, transaction
 
 from celery_qbeat.django.health import writer_alive
 from celery_qbeat.django.models import Job, Leader, Request, Run
-from celery_qbeat.django.permissions import narrowed, scopes_of
+from celery_qbeat.django.permissions import narrowed, scopes_of, used_ids
 from celery_qbeat.django.times import now_us
 from celery_qbeat.plurals import quantity
 from celery_qbeat.privileges import TRUSTED
@@ -49,7 +49,7 @@ class JobActions:
         wanted = [name for job in copies for name in _names(job.pk)]
         taken = set(Job.objects.filter(pk__in=wanted).values_list("pk", flat=True))
         # The runs of a deleted job are not those of a copy, nor for its maker to see.
-        taken |= set(Run.objects.filter(job_id__in=wanted).values_list("job_id", flat=True).distinct())
+        taken |= used_ids(wanted)
         for job in copies:
             job.pk = next(name for name in _names(job.pk) if name not in taken)
             job.enabled = False
