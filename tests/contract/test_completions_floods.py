@@ -11,8 +11,8 @@ import pytest
 from kombu import Producer
 
 from celery_qbeat.dispatchers import CeleryCompletions, check_broker
-from celery_qbeat.dispatchers.broker_check import MANY_UNREAD
 from celery_qbeat.dispatchers.broker import done_address
+from celery_qbeat.dispatchers.broker_check import MANY_UNREAD
 from celery_qbeat.dispatchers.inbox import MOST_ASKED, AmqpInbox
 from celery_qbeat.engine import Limits
 from celery_qbeat.jobs import Verdict
