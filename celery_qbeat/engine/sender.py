@@ -211,6 +211,8 @@ class Sender:
         trusted: Callable[[], bool],
     ) -> bool:
         def may_send() -> bool:
+            # Code of the user that sends a run may take its time: the lock is kept between two runs.
+            self._renew()
             may = trusted()
             # After the question: the worst moment to freeze is between its answer and the message.
             self._parts.fail_point("sending")

@@ -205,14 +205,26 @@ def snapshot(store: MemoryStore) -> Any:
 
 def test_trust_that_ends_in_the_middle_of_a_chunk_stops_it_and_gives_the_rest_back() -> None:
     clock = FakeClock(NOON)
-    rig = Rig(clock=clock, outbox=SlowOutbox(clock), gate=OpenGate(clock, ttl_s=3.5))
+    outbox, gate = SlowOutbox(clock), OpenGate(clock, ttl_s=3.5)
+    outbox.before_each = lambda: setattr(gate, "open", len(outbox.sent) < 3)
+    rig = Rig(clock=clock, outbox=outbox, gate=gate)
     for number in range(10):
         rig.insert(f"j{number}", "interval", "3600")
     rig.tick()
     assert len(rig.outbox.sent) == 3
     assert [entry.verdict for entry in rig.store.ledger] == ["sent"] * 3
+    outbox.before_each, gate.open = lambda: None, True
     rig.run(20)
     assert sorted(job for job, _ in rig.outbox.slots) == [f"j{number}" for number in range(10)]
+
+
+def test_the_lock_is_renewed_in_the_middle_of_a_chunk() -> None:
+    clock = FakeClock(NOON)
+    rig = Rig(clock=clock, outbox=SlowOutbox(clock), gate=OpenGate(clock, ttl_s=3.5))
+    for number in range(10):
+        rig.insert(f"j{number}", "interval", "3600")
+    rig.tick()
+    assert len(rig.outbox.sent) == 10
 
 
 def test_the_lock_is_renewed_between_the_chunks_of_a_batch() -> None:
@@ -248,10 +260,12 @@ class SlowOutbox(Outbox):
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
         self.clock = clock
+        self.before_each: Callable[[], None] = lambda: None
 
     def send(self, shipments: Any, trusted: Callable[[], bool]) -> Any:
         def slowly() -> bool:
             self.clock.advance(1.0)
+            self.before_each()
             return trusted()
 
         return super().send(shipments, slowly)
