@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.contrib import admin
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission
+from django.contrib.contenttypes.models import ContentType
+from django.core.exceptions import ValidationError
+from django.db import connections
+from django.test import override_settings
 
 from celery_qbeat.core.privileges import BUILTIN_PRUNE
+from celery_qbeat.django.forms.worker import WorkerForm
 from celery_qbeat.django.models import History, Job, Request, Run, Worker
-from celery_qbeat.django.permissions import scopes_of
+from celery_qbeat.django.permissions import make_scope_permissions, scopes_of
+from tests.django.making_schemas import by_django
 from tests.django.rows import make_job, make_run, make_state
 from tests.django.typing_forms import ADD, change, errors, typed
 
@@ -148,10 +157,16 @@ def test_no_page_shows_an_editor_what_belongs_to_another_scope(
         assert b'value="mail"' not in answer.content, path
 
 
-@pytest.mark.parametrize("trace", ["run", "history"])
+@pytest.mark.parametrize("trace", ["run", "history", "state", "log"])
 def test_an_editor_of_one_scope_cannot_take_over_a_deleted_job(scopes: None, client_of: Any, trace: str) -> None:
     if trace == "run":
         make_run("mail.gone", 2_000_000)
+    elif trace == "state":
+        make_state("mail.gone")
+    elif trace == "log":
+        make_job("mail.gone", worker="mail")
+        act(client_of("view_job", "change_job"), "disable", "mail.gone")
+        Job.objects.filter(pk="mail.gone").delete()
     else:
         History._base_manager.bulk_create([History(job_id="mail.gone", since_us=1, spec=None)])
     editor = client_of("edit_scope_billing")
@@ -207,6 +222,7 @@ def test_a_copy_goes_where_its_maker_could_have_added_it(scopes: None, client_of
         found = set(Job.objects.filter(pk__endswith=".copy").values_list("pk", flat=True))
         assert ("of the selected jobs were left" in page) == (len(found) < 2)
         Job.objects.filter(pk__in=found).delete()
+        LogEntry.objects.all().delete()
         return found
 
     assert copies("add_job") == {"plain.job.copy"}
@@ -240,6 +256,41 @@ def test_a_scopes_permission_comes_and_goes_with_it(db: None) -> None:
     assert Permission.objects.get(codename="edit_scope_billing").content_type.model == "job"
     scope.delete()
     assert not Permission.objects.filter(codename="edit_scope_billing").exists()
+
+
+@pytest.fixture
+def folding(mariadb_url: str, django_database: Callable[[str], str], celery_app: Any) -> Iterator[str]:
+    """MariaDB, whose collation folds case, in the place of the default database; its alias."""
+    alias = django_database(mariadb_url)
+    by_django(alias, everything=True)
+
+    class Router:
+        def db_for_read(self, *_: Any, **__: Any) -> str:
+            return alias
+
+        db_for_write = db_for_read
+
+    ContentType.objects.clear_cache()
+    with override_settings(DATABASE_ROUTERS=[Router()]):
+        yield alias
+    ContentType.objects.clear_cache()
+
+
+def test_no_two_scopes_share_a_permission(folding: str, caplog: pytest.LogCaptureFixture) -> None:
+    Worker.objects.create(name="billing")
+    for name in ("Billing", "BILLING", "bílling"):
+        form = WorkerForm({"name": name, "enabled": "on"})
+        assert "differs in more than case" in form.errors["name"][0], name
+        with pytest.raises(ValidationError, match="differs in more than case"):
+            Worker.objects.create(name=name)
+    assert WorkerForm({"name": "mail", "enabled": "on"}).is_valid()
+    insert_scope = "INSERT INTO qbeat_workers (name, enabled, queue, queues, functions, description) "
+    with connections[folding].cursor() as cursor:
+        cursor.execute(insert_scope + "VALUES ('Billing', TRUE, '', '', '', '')")
+    make_scope_permissions(folding, apps)
+    assert "worker scope 'Billing' has no permission of its own" in caplog.text
+    Worker.objects.get(name="Billing").delete()
+    assert Permission.objects.get(codename="edit_scope_billing").codename == "edit_scope_billing"
 
 
 def test_preview_and_lists_of_a_scope_do_not_leak_others(scopes: None, client_of: Any) -> None:

@@ -13,7 +13,7 @@ from celery_qbeat.core.plurals import quantity
 from celery_qbeat.core.privileges import TRUSTED
 from celery_qbeat.django.health import writer_alive
 from celery_qbeat.django.models import Job, Leader, Request, Run
-from celery_qbeat.django.permissions import narrowed, scopes_of
+from celery_qbeat.django.permissions import narrowed, scopes_of, used_ids
 from celery_qbeat.django.times import now_us
 
 MOST_COPIES = 100
@@ -49,7 +49,7 @@ class JobActions:
         wanted = [name for job in copies for name in _names(job.pk)]
         taken = set(Job.objects.filter(pk__in=wanted).values_list("pk", flat=True))
         # The runs of a deleted job are not those of a copy, nor for its maker to see.
-        taken |= set(Run.objects.filter(job_id__in=wanted).values_list("job_id", flat=True).distinct())
+        taken |= used_ids(wanted)
         for job in copies:
             job.pk = next(name for name in _names(job.pk) if name not in taken)
             job.enabled = False

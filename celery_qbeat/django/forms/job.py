@@ -18,8 +18,9 @@ from celery_qbeat.core.schedules import parse, parse_days
 from celery_qbeat.django.forms.fields import DatesField, JsonField, LocalTimeField, WeekdaysField
 from celery_qbeat.django.forms.widgets import Suggesting
 from celery_qbeat.django.forms.words import CATCH_UP, HELP, KIND_CHOICES, ON_DOUBT, OVERLAP, kind_help
-from celery_qbeat.django.models import History, Job, Run
+from celery_qbeat.django.models import Job
 from celery_qbeat.django.models.people import row_of
+from celery_qbeat.django.permissions import used_ids
 from celery_qbeat.django.preview import COLUMNS
 from celery_qbeat.django.project import Project, read_project
 from celery_qbeat.django.times import moment
@@ -127,7 +128,7 @@ class JobForm(forms.ModelForm):
             return job_id
         if job_id.startswith(BUILTIN_PREFIX):
             raise ValidationError(f"Ids that begin with {BUILTIN_PREFIX} belong to the scheduler: choose another one.")
-        if Run.objects.filter(job_id=job_id).exists() or History.objects.filter(job_id=job_id).exists():
+        if used_ids([job_id]):
             raise ValidationError("There was a job with this id, and you may not see its runs: choose another id.")
         return job_id
 

@@ -8,6 +8,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 
 from celery_qbeat.django.models import Worker
+from celery_qbeat.django.permissions import refused_scope_name
 
 _LISTS = {
     "queues": "Queues that jobs of this scope may name, one a line. Empty: those of the setting qbeat_queues.",
@@ -37,6 +38,8 @@ class WorkerForm(forms.ModelForm):
         name: str = self.cleaned_data["name"]
         if not name.isprintable() or name != name.strip():
             raise ValidationError("Use characters that can be seen, such as billing.")
+        if refusal := refused_scope_name(name):
+            raise ValidationError(refusal)
         return name
 
     def clean_queues(self) -> str:
