@@ -18,6 +18,8 @@ from celery_qbeat.ports import RunOutcome
 
 INSTANCE = "5f0c2b9e-7f43-4a55-9a3e-0d6f1c2b3a4d"
 
+TRACEBACK = 'Traceback (most recent call last):\n  File "shop.py", line 1, in <module>\n    fail()\n    ^^^^^^\n'
+
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12
@@ -105,6 +107,13 @@ ID = "0b1e6b36-3a4f-5a59-9a3e-0d6f1c2b3a4d"
             RunOutcome(ID, Verdict.REVOKED, "revoked"),
         ),
         ("REVOKED", None, "", RunOutcome(ID, Verdict.REVOKED, "")),
+        (
+            "FAILURE",
+            None,
+            TRACEBACK + "shop.Oops: first\n\nsecond: third\n",
+            RunOutcome(ID, Verdict.FAILED, "Oops: first"),
+        ),
+        ("FAILURE", None, TRACEBACK + "Oops\n", RunOutcome(ID, Verdict.FAILED, "Oops")),
     ],
 )
 def test_a_record_of_a_result_backend_means_an_end_or_nothing(

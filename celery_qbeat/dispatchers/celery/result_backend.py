@@ -153,6 +153,13 @@ def _reason(result: Any, traceback: str) -> tuple[str, str]:
         first = next(iter(said), None) if isinstance(said, (list, tuple)) else said
         lines = "" if first is None else str(first).strip()
         return result["exc_type"], lines.splitlines()[0] if lines else ""
-    lines = traceback.strip()
-    kind, _, said = lines.splitlines()[-1].partition(": ") if lines else ("", "", "")
+    kind, _, said = _error_line(traceback).partition(": ")
     return kind.rpartition(".")[2], said
+
+
+def _error_line(traceback: str) -> str:
+    """The first line after the last frame. A message may go on for more lines; those of frames are indented."""
+    lines = traceback.strip().splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
+    after = lines[frames[-1] + 1 :] if frames else []
+    return next((line for line in after if not line.startswith(" ")), lines[-1] if lines else "")
