@@ -32,7 +32,7 @@ def test_a_fatal_start_error_is_critical(project: Project, postgres_url: str) ->
 
 
 @pytest.mark.parametrize(
-    ("module", "options"), [("celery_qbeat.beat_schedule", []), ("celery_qbeat.engine.dispatch", ["--quiet"])]
+    ("module", "options"), [("celery_qbeat.gates.redis", []), ("celery_qbeat.engine.dispatch", ["--quiet"])]
 )
 def test_sigterm_during_an_import_ends_the_start_quietly(
     make_project: Callable[..., Project], module: str, options: list[str]
