@@ -95,6 +95,6 @@ def test_a_takeover_and_a_tick_take_few_round_trips(far: Far) -> None:
     takeover = far.trips(far.engine.tick)
     # On MariaDB the numbers of the log are settled first.
     wait_for(lambda: far.trips(far.engine.tick) == 1, every=0.05, what="a tick with one round trip")
-    # Connecting, epoch, clock, load, plans, claims and marks of three new jobs, runs in flight, batches, requests. A slow
-    # machine adds heartbeats.
+    # Connecting, epoch, clock, load, plans, claims and marks of three new jobs, runs in flight, batches, requests.
+    # A slow machine adds heartbeats.
     assert takeover <= 55
