@@ -9,6 +9,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from celery_qbeat.core.limits import MAX_CHARACTERS, MAX_LIST, MAX_NUMBER_TEXT
+from celery_qbeat.ports import REQUESTS_A_READ
 from celery_qbeat.stores import tables
 
 _NOT_BOUNDED = frozenset({"id", "enabled", "name"})
@@ -61,3 +62,13 @@ def _compiled_for_sqlite(element: Bounded, compiler: Any, **options: Any) -> str
     column, most = (compiler.process(clause, **options) for clause in element.clauses)
     too_long = f"substr({column}, 1, {most}) || printf('%.*c', {most} + 1, '.')"
     return f"CASE WHEN length(CAST({column} AS BLOB)) > 4 * {most} THEN {too_long} ELSE {column} END"
+
+
+_ASKED = tables.requests.c
+REQUESTS = (
+    sa.select(*(_bounded(_ASKED[name]) for name in ("id", "job_id", "asked_us", "asked_by", "action", "task_id")))
+    .where(_ASKED.id > sa.bindparam("after"))
+    .order_by(_ASKED.id)
+    .limit(REQUESTS_A_READ)
+)
+"""The next requests behind the id `after`, built once. A `job_id` that was cut names no job."""

@@ -13,7 +13,6 @@ from celery_qbeat.core.jobs import State, Verdict, WorkerScope
 from celery_qbeat.core.liveness import LEAST_SILENCE_US
 from celery_qbeat.errors import SchemaError, Unavailable
 from celery_qbeat.ports import (
-    REQUESTS_A_READ,
     Changes,
     Claim,
     ClaimRelease,
@@ -27,7 +26,7 @@ from celery_qbeat.ports import (
 )
 from celery_qbeat.process.safe_logging import get_logger
 from celery_qbeat.stores import fencing, ledger, pruning, reading, schema, tables
-from celery_qbeat.stores.bounded import job_columns
+from celery_qbeat.stores.bounded import REQUESTS, job_columns
 from celery_qbeat.stores.claiming import Batch, chunks, column_in, storable_text
 from celery_qbeat.stores.connection import Link
 from celery_qbeat.stores.database import LOG_KEPT_US, RELOAD_ABOVE, Database, shown
@@ -311,10 +310,8 @@ class SqlStore:
         self._link.write(lambda connection: ledger.close_batches(connection, epoch, now_us))
 
     def pending_requests(self, after_id: int = 0) -> Sequence[Request]:
-        asked = tables.requests.c
-        columns = (asked.id, asked.job_id, asked.asked_us, asked.asked_by, asked.action, asked.task_id)
-        query = sa.select(*columns).where(asked.id > after_id).order_by(asked.id).limit(REQUESTS_A_READ)
-        return self._link.read(lambda connection: [Request(*row) for row in connection.execute(query).all()])
+        after = {"after": after_id}
+        return self._link.read(lambda connection: [Request(*row) for row in connection.execute(REQUESTS, after).all()])
 
     def delete_requests(self, epoch: int, request_ids: Sequence[int]) -> None:
         def answer(connection: sa.Connection) -> None:

@@ -68,3 +68,13 @@ def test_a_long_list_of_a_scope_is_not_fetched(sql_rig: SqlRig) -> None:
         assert bad.problem == ("" if most == 65_535 else "its column functions is longer than 65,535 characters")
         assert len("".join(bad.functions)) <= 65_535
     assert not sql_rig.store.has_drifted()
+
+
+@pytest.mark.parametrize("sql_rig", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("column", ["job_id", "asked_us", "asked_by", "action", "task_id"])
+@pytest.mark.parametrize("value", ["x" * LONG, b"x" * LONG, "\0" + "x" * LONG], ids=["text", "bytes", "NUL"])
+def test_no_column_of_a_request_is_fetched_beyond_its_limit(sql_rig: SqlRig, column: str, value: str | bytes) -> None:
+    asked = {"job_id": "good", "asked_us": 1, column: value}
+    sql_rig.sql(f"INSERT INTO qbeat_requests ({', '.join(asked)}) VALUES (:{', :'.join(asked)})", **asked)
+    (found,) = sql_rig.store.pending_requests()
+    assert len(str(getattr(found, column))) < 5 * MAX_CHARACTERS["queue"]
