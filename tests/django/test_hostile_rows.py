@@ -162,3 +162,11 @@ def test_a_nul_in_an_address_finds_nothing(boss: Client) -> None:
     for page in (LIST, RUNS, SCOPES):
         selected = {"action": "delete_selected", "_selected_action": ["\0"]}
         assert boss.post(page, selected).status_code in (200, 302)
+
+
+@pytest.mark.parametrize("migrated", list(CASES), indirect=True)
+@pytest.mark.parametrize("key", ["word", "9" * 30, "\0"])
+def test_selected_runs_that_no_table_can_have_are_passed_over(boss: Client, key: str) -> None:
+    insert({})
+    typed = {"action": "release", "index": "0", "_selected_action": [key]}
+    assert boss.post(RUNS, typed).status_code == 302

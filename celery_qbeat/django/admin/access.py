@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.exceptions import ValidationError
 from django.http import QueryDict
 
 from celery_qbeat.django.permissions import CHOOSE_SCOPE, RUN_NOW, narrowed, scopes_of, within
@@ -13,12 +15,31 @@ class NoNul:
     """A mixin of admins: what an address or a form says with a NUL in it names nothing. PostgreSQL refuses to look."""
 
     def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
-        request.GET, request.POST = _without_nul(request.GET), _without_nul(request.POST)
+        request.GET, request.POST = _without_nul(request.GET), self._with_keys(_without_nul(request.POST))
         return super().changelist_view(request, extra_context)  # type: ignore[misc]
+
+    def _with_keys(self, values: QueryDict) -> QueryDict:
+        """A form whose selected keys are all keys of the table: a word is no number of a run."""
+        key = self.model._meta.pk  # type: ignore[attr-defined]
+        selected = values.getlist(ACTION_CHECKBOX_NAME)
+        good = [text for text in selected if _is_key(key, text)]
+        if good == selected:
+            return values
+        kept = values.copy()
+        kept.setlist(ACTION_CHECKBOX_NAME, good)
+        return kept
 
     def get_object(self, request: Any, object_id: str, from_field: str | None = None) -> Any:
         found: Any = None if "\0" in object_id else super().get_object(request, object_id, from_field)  # type: ignore[misc]
         return found
+
+
+def _is_key(field: Any, text: str) -> bool:
+    try:
+        field.run_validators(field.to_python(text))
+    except ValidationError:
+        return False
+    return True
 
 
 def _without_nul(values: QueryDict) -> QueryDict:
