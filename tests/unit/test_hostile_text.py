@@ -100,6 +100,8 @@ def test_a_traceback_cannot_forge_a_record(logged: Callable[[], list[str]]) -> N
 
 
 def test_every_logger_of_ours_makes_its_records_safe(logged: Callable[[], list[str]]) -> None:
+    # It configures Django, without which the modules of the Django app cannot be imported.
+    importlib.import_module("tests.django.conftest")
     root = Path(celery_qbeat.__file__).parent
     for path in root.rglob("*.py"):
         if 'get_logger("' in (source := path.read_text()) or "get_logger()" in source:
