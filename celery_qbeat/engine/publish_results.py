@@ -39,45 +39,59 @@ class PublishRecorder:
 
         `refused`: is added what a queue refused, to be given back; without it, such runs fail.
         """
-        desk, store = self._leader, self._deps.store
         unsent: list[OutgoingRun] = []
         sent: list[str] = []
-        ends: list[RunOutcome] = []
+        outcomes: list[RunOutcome] = []
         open_before = len(refused or ())
-        for shipment, receipt in zip(chunk, receipts, strict=True):
-            job, run, fate = shipment.job, shipment.run, receipt.outcome
-            if fate is PublishOutcome.NOT_SENT:
-                unsent.append(shipment)
-            elif fate is PublishOutcome.REFUSED and refused is not None and not shipment.by_hand:
-                self._refused(job, receipt, now)
-                refused.append(shipment)
-            elif fate in (PublishOutcome.BAD, PublishOutcome.REFUSED):
-                log_events.unsendable(job, run, receipt.detail)
-                ends.append(unpublished(receipt))
-            elif fate is PublishOutcome.DECLINED:
-                log_events.declined(job, run, receipt.detail)
-                ends.append(RunOutcome(receipt.task_id, Verdict.SKIPPED, receipt.detail))
-            elif fate is PublishOutcome.SENT:
-                log_events.sent(job, run)
-                sent.append(run.task_id)
-                self._accepted(job)
-            elif fate is PublishOutcome.UNCONFIRMED:
-                desk.unconfirmed[run.task_id] = (batch_id, shipment)
+        for outgoing, result in zip(chunk, receipts, strict=True):
+            if result.outcome is PublishOutcome.NOT_SENT:
+                unsent.append(outgoing)
+            elif result.outcome is PublishOutcome.REFUSED and refused is not None and not outgoing.by_hand:
+                self._refused(outgoing.job, result, now)
+                refused.append(outgoing)
+            elif result.outcome is PublishOutcome.SENT:
+                log_events.sent(outgoing.job, outgoing.run)
+                sent.append(result.task_id)
+                self._accepted(outgoing.job)
+            elif result.outcome is PublishOutcome.UNCONFIRMED:
+                self._leader.unconfirmed[result.task_id] = (batch_id, outgoing)
             else:
-                self._doubtful(batch_id, shipment, ends)
-            in_doubt = fate is PublishOutcome.UNKNOWN and job.on_doubt == "resend"
-            if in_doubt or fate in (PublishOutcome.SENT, PublishOutcome.UNCONFIRMED):
-                desk.in_flight.add(InFlightRun(run.task_id, job.id, run.slot_us, now, run.lease_until_us or now))
+                self._record_failed(batch_id, outgoing, result, outcomes)
+            self._add_in_flight(outgoing, result, now)
         self._watch.note(receipts[-1])
-        pending = (
-            unsent or len(refused or ()) > open_before or any(r.outcome is PublishOutcome.UNCONFIRMED for r in receipts)
-        )
-        done = closes and not pending
-        if sent or done:
-            desk.pending_writes.append(lambda epoch: store.mark_sent(epoch, batch_id, sent, now, closes=done))
-        if ends:
-            desk.pending_writes.append(lambda epoch: store.record_outcomes(epoch, ends, now))
+        waiting = any(result.outcome is PublishOutcome.UNCONFIRMED for result in receipts)
+        done = closes and not (unsent or waiting or len(refused or ()) > open_before)
+        self._write_later(batch_id, sent, outcomes, now, closes=done)
         return unsent
+
+    def _record_failed(
+        self, batch_id: int, outgoing: OutgoingRun, result: PublishResult, outcomes: list[RunOutcome]
+    ) -> None:
+        if result.outcome in (PublishOutcome.BAD, PublishOutcome.REFUSED):
+            log_events.unsendable(outgoing.job, outgoing.run, result.detail)
+            outcomes.append(unpublished(result))
+        elif result.outcome is PublishOutcome.DECLINED:
+            log_events.declined(outgoing.job, outgoing.run, result.detail)
+            outcomes.append(RunOutcome(result.task_id, Verdict.SKIPPED, result.detail))
+        else:
+            self._doubtful(batch_id, outgoing, outcomes)
+
+    def _add_in_flight(self, outgoing: OutgoingRun, result: PublishResult, now: int) -> None:
+        """What was sent, may have been, or will be sent again keeps its job from running beside itself."""
+        job, run = outgoing.job, outgoing.run
+        in_doubt = result.outcome is PublishOutcome.UNKNOWN and job.on_doubt == "resend"
+        if in_doubt or result.outcome in (PublishOutcome.SENT, PublishOutcome.UNCONFIRMED):
+            lease_until = run.lease_until_us or now
+            self._leader.in_flight.add(InFlightRun(run.task_id, job.id, run.slot_us, now, lease_until))
+
+    def _write_later(
+        self, batch_id: int, sent: list[str], outcomes: list[RunOutcome], now: int, *, closes: bool
+    ) -> None:
+        store, writes = self._deps.store, self._leader.pending_writes
+        if sent or closes:
+            writes.append(lambda epoch: store.mark_sent(epoch, batch_id, sent, now, closes=closes))
+        if outcomes:
+            writes.append(lambda epoch: store.record_outcomes(epoch, outcomes, now))
 
     def _refused(self, job: Job, receipt: PublishResult, now: int) -> None:
         if self._leader.refusals.refused(job, receipt.queue, receipt.detail, now):
